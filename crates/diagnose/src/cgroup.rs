@@ -11,6 +11,8 @@ use parshall_evidence::CgroupCpu;
 
 use super::subject::Process;
 
+use parshall_host::bounded_file;
+
 /// Levels above a group that are read. Kubernetes nests about 5.
 const LEVELS_MAX: usize = 32;
 
@@ -47,9 +49,9 @@ pub fn snapshot_directory(directory: &Path) -> Vec<Level> {
 
 /// None where there is no cpu.stat: above the mount point.
 fn read_level(directory: &Path) -> Option<Level> {
-    let stat = fs::read_to_string(directory.join("cpu.stat")).ok()?;
+    let stat = bounded_file::text(directory.join("cpu.stat")).ok()?;
     let mut level = Level { directory: directory.to_path_buf(), ..parse_stat(&stat) };
-    let read = |name: &str| fs::read_to_string(directory.join(name)).ok();
+    let read = |name: &str| bounded_file::text(directory.join(name)).ok();
     if let Some(max) = read("cpu.max") {
         (level.quota_us, level.period_us) = parse_max(&max);
     } else if let (Some(quota), Some(period)) = (read("cpu.cfs_quota_us"), read("cpu.cfs_period_us")) {

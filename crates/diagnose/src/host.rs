@@ -1,8 +1,9 @@
 //! CPU figures of the host, and what parshall itself uses.
-use std::fs;
 
 use parshall_evidence::Host;
 use parshall_sys::clock;
+
+use parshall_host::bounded_file;
 
 /// Sums of /proc/stat since boot, over all CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +27,7 @@ fn parse_stat(text: &str, tick_ns: u64) -> Stat {
 
 fn read() -> Stat {
     let tick_ns = 1_000_000_000 / clock::ticks_per_second();
-    parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default(), tick_ns)
+    parse_stat(&bounded_file::text("/proc/stat").unwrap_or_default(), tick_ns)
 }
 
 /// The CPU times when the window began.
@@ -44,7 +45,7 @@ impl HostWatch {
     /// The host over the window.
     pub fn host(&self) -> Host {
         let now = read();
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        let kernel = bounded_file::text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
         let busy_ns = now.busy_ns.zip(self.begun.busy_ns).map(|(now, then)| now.saturating_sub(then));
         Host { kernel, cpus: now.cpus, busy_ns, stolen_ns: now.stolen_ns.saturating_sub(self.begun.stolen_ns) }
     }
@@ -92,7 +93,7 @@ pub fn cpus() -> u32 {
 
 /// Resident memory of this process.
 pub fn own_rss_bytes() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let statm = bounded_file::text("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * clock::page_bytes()
 }
 

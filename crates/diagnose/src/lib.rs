@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 // Not a library for others: a comment stands where it says more than the name.
 #![allow(missing_docs)]
+// Tests read files of their own.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod background;
 mod btf;

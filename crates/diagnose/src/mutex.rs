@@ -1,8 +1,8 @@
 //! The owners of the mutexes that threads sleep for: for waits that have not ended, so that no wake-up explains them.
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
+use parshall_host::bounded_file;
 use parshall_host::proc_fs;
 
 use super::procfs::blocked_in::{SyscallFile, memory, parse_syscall};
@@ -30,7 +30,7 @@ pub fn owners(pids: impl IntoIterator<Item = u32>) -> HashMap<u32, u32> {
 
 /// The thread that holds the mutex for which this one sleeps.
 pub fn owner(pid: u32, tid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let SyscallFile::In { nr, args: [address, op] } = parse_syscall(&text)? else { return None };
     if libc::c_long::from(nr) != libc::SYS_futex {
         return None;

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use parshall_core::observe::background::Phase;
 use parshall_evidence::{Capture, Counters, OwnRelay, Rung, Waiting};
+use parshall_host::left_out;
 
 use super::background::Background;
 use super::counters::Watch;
@@ -111,6 +112,7 @@ pub fn observe_resolved(
         match attempt {
             Ok(mut capture) => {
                 capture.blind.splice(0..0, reasons);
+                capture.blind.extend(left_out::take());
                 capture.own_relays = own_relays(&capture, options, at_start);
                 capture.counters = stop.counters.take();
                 capture.waiting = stop.waiting.take();

@@ -1,9 +1,9 @@
 //! When, where and by what an observation was made, without anything that belongs to the diagnosed command.
-use std::fs;
 use std::time::SystemTime;
 
 use parshall_evidence::Origin;
 
+use parshall_host::bounded_file;
 use parshall_host::utc;
 
 /// First argument of the process that becomes the command.
@@ -19,7 +19,7 @@ pub fn origin(begun: SystemTime, kernel: String) -> Origin {
     }
     Origin {
         time: utc::iso(begun),
-        host: fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+        host: bounded_file::text("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         kernel,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         root: Some(parshall_sys::child::is_root()),

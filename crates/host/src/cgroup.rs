@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use parshall_sys::owner;
 
+use crate::bounded_file;
 use crate::mountinfo;
 
 /// Where a hierarchy is mounted, and which part of it.
@@ -41,7 +42,7 @@ pub fn remove_leftovers(top: &Path, is_ours: impl Fn(&str) -> bool) -> Vec<Strin
 impl Mounts {
     /// The mounts of the calling process.
     pub fn read() -> Self {
-        Self::parse(&mountinfo::read("self"))
+        Self::parse(&mountinfo::read())
     }
 
     fn parse(table: &[u8]) -> Self {
@@ -64,7 +65,7 @@ impl Mounts {
             return Some(CpuHierarchy::V1(mount.point.clone()));
         }
         let point = &self.v2.as_ref()?.point;
-        let controllers = fs::read_to_string(point.join("cgroup.controllers")).unwrap_or_default();
+        let controllers = bounded_file::text(point.join("cgroup.controllers")).unwrap_or_default();
         controllers.split_whitespace().any(|controller| controller == "cpu").then(|| CpuHierarchy::V2(point.clone()))
     }
 

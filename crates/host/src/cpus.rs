@@ -1,12 +1,12 @@
 //! Which CPUs are online. Their numbers have gaps where one is offline or absent, so a count does not say what they are.
-use std::fs;
-
 use parshall_core::values;
+
+use crate::bounded_file;
 
 /// The numbers of the CPUs that are online, ascending; `[0]` where neither sysfs nor procfs says it.
 pub fn online() -> Vec<u32> {
-    let listed = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let cpus = listed_cpus(&listed).or_else(|| stat_cpus(&fs::read_to_string("/proc/stat").unwrap_or_default()));
+    let listed = bounded_file::text("/sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus = listed_cpus(&listed).or_else(|| stat_cpus(&bounded_file::text("/proc/stat").unwrap_or_default()));
     cpus.unwrap_or_else(|| vec![0])
 }
 

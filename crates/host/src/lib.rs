@@ -2,7 +2,10 @@
 //! hint, the terminal and the metrics endpoint.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+// Tests read files of their own.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+pub mod bounded_file;
 pub mod cgroup;
 pub mod control_client;
 pub mod control_socket;
@@ -12,6 +15,7 @@ pub mod flags;
 pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod left_out;
 pub mod log;
 mod log_writer;
 pub mod mountinfo;

@@ -1,9 +1,14 @@
 //! Parses mount tables (/proc/PID/mountinfo, man 5 proc_pid_mountinfo). They may hold any bytes, because the owner of a mount
 //! namespace chooses its paths.
 use std::ffi::OsString;
-use std::io::{BufRead, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
+use crate::bounded_file::{self, Ended};
+use crate::left_out;
 
 /// The most bytes of a line. A longer one has a path that no system call accepts: each byte may be escaped as four.
 const LINE_BYTES_MAX: u64 = 5 * libc::PATH_MAX as u64;
@@ -25,10 +30,7 @@ impl<'a> Mount<'a> {
     /// Parses one line. `None` if it is not a line of a mount table.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let device = std::str::from_utf8(fields.nth(2)?).ok().and_then(|text| {
-            let (major, minor) = text.split_once(':')?;
-            Some((major.parse().ok()?, minor.parse().ok()?))
-        });
+        let device = parse_device(fields.nth(2)?);
         let (root, point) = (fields.next()?, fields.next()?);
         let mut source = fields.skip_while(|field| *field != b"-").skip(1);
         let kind = source.next()?;
@@ -51,9 +53,56 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Reads the mount table of a process (`self`, or a process id). Empty if it cannot be read.
-pub fn read(process: &str) -> Vec<u8> {
-    std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default()
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The most bytes that [`read`] returns: 1,000 containers have a tenth of it.
+const OWN_TABLE_MAX: u64 = 16 << 20;
+
+/// Reads our own mount table. Empty if it cannot be read.
+pub fn read() -> Vec<u8> {
+    let (table, whole) = bounded_file::bytes("/proc/self/mountinfo", OWN_TABLE_MAX).unwrap_or((Vec::new(), true));
+    if !whole {
+        left_out::add("the mount table is longer than 16 MiB: later mounts were not seen".to_owned());
+    }
+    table
+}
+
+/// The first mount of a device in the table of a process (`self`, or a process id), as far as `left` bytes reach; these are
+/// reduced by what was read. `None` if the device has no mount there.
+///
+/// # Errors
+/// `FileTooLarge` if the limit was reached before it, or its line is longer than a path of a system call makes it.
+pub fn with_device<T>(
+    process: &str,
+    device: (u32, u32),
+    left: &mut u64,
+    take: impl Fn(&Mount<'_>) -> T,
+) -> io::Result<Option<T>> {
+    let Ok(table) = File::open(format!("/proc/{process}/mountinfo")) else { return Ok(None) };
+    find_device(BufReader::new(table), device, left, take)
+}
+
+fn find_device<T>(
+    table: impl BufRead,
+    device: (u32, u32),
+    left: &mut u64,
+    take: impl Fn(&Mount<'_>) -> T,
+) -> io::Result<Option<T>> {
+    let mut found = Ok(None);
+    let ended = bounded_file::lines(table, LINE_BYTES_MAX, left, |line, whole| {
+        if line.split(|byte| *byte == b' ').nth(2).and_then(parse_device) != Some(device) {
+            return ControlFlow::Continue(());
+        }
+        found = match Mount::parse(line).filter(|_| whole) {
+            Some(mount) => Ok(Some(take(&mount))),
+            None => Err(io::ErrorKind::FileTooLarge.into()),
+        };
+        ControlFlow::Break(())
+    });
+    if ended == Ended::AtTheLimit { Err(io::ErrorKind::FileTooLarge.into()) } else { found }
 }
 
 /// The mounts of a table.
@@ -63,21 +112,15 @@ pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount<'_>> {
 
 /// Calls `take` for each mount of a table whose length another user controls. Reads it line by line, skips lines that are too
 /// long, and returns how many bytes were read.
-pub fn for_each(mut table: impl BufRead, take: &mut dyn FnMut(&Mount<'_>)) -> u64 {
-    let (mut read, mut line) = (0, Vec::new());
-    loop {
-        line.clear();
-        // A read error counts as the end of the table.
-        match table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => return read,
-            Ok(bytes) => read += bytes as u64,
-        }
-        if line.pop_if(|last| *last == b'\n').is_none() && line.len() as u64 == LINE_BYTES_MAX {
-            read += table.skip_until(b'\n').unwrap_or(0) as u64;
-        } else if let Some(mount) = Mount::parse(&line) {
+pub fn for_each(table: impl BufRead, take: &mut dyn FnMut(&Mount<'_>)) -> u64 {
+    let mut left = u64::MAX;
+    bounded_file::lines(table, LINE_BYTES_MAX, &mut left, |line, whole| {
+        if let Some(mount) = Mount::parse(line).filter(|_| whole) {
             take(&mount);
         }
-    }
+        ControlFlow::Continue(())
+    });
+    u64::MAX - left
 }
 
 fn path(text: &[u8]) -> PathBuf {
@@ -143,6 +186,20 @@ mod tests {
         let mut seen = Vec::new();
         assert_eq!(for_each(&table[..], &mut |mount| seen.push(mount.point())), table.len() as u64);
         assert_eq!(seen, [PathBuf::from("/run/netns/a"), PathBuf::from("/run/netns/a")]);
+    }
+
+    #[test]
+    fn a_device_is_found_or_the_answer_is_an_error() {
+        let long = format!("9 2 0:9 / /{} rw - fuse x rw\n", "x".repeat(30_000));
+        let table = format!("1 2 0:7 / /a rw - ext4 x rw\n{long}3 2 0:8 / /b rw - fuse y rw\n");
+        let kind = |minor: u32, mut left: u64| {
+            find_device(table.as_bytes(), (0, minor), &mut left, |mount| mount.kind.to_vec()).map_err(|e| e.kind())
+        };
+        assert_eq!(kind(7, 1 << 20), Ok(Some(b"ext4".to_vec())));
+        assert_eq!(kind(8, 1 << 20), Ok(Some(b"fuse".to_vec())));
+        assert_eq!(kind(6, 1 << 20), Ok(None));
+        assert_eq!(kind(9, 1 << 20), Err(io::ErrorKind::FileTooLarge), "a path that hides what is mounted there");
+        assert_eq!(kind(8, 20_000), Err(io::ErrorKind::FileTooLarge));
     }
 
     #[test]

@@ -1,8 +1,22 @@
 //! Reads files of /proc. For a process that has ended meanwhile every function returns None or an empty list.
+//!
+//! How long they are is the choice of the processes' users: each reading has a limit, and says what it left out (`left_out`).
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+
+use crate::bounded_file;
+use crate::left_out;
+use crate::timed_worker::TimedWorker;
+
+/// Descriptors of one process that are looked at: more than the kernel lets it have (`fs.nr_open`) unless root has changed that.
+const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Descriptors of one process among which [`sockets`] looks for its sockets: 1.5 s.
+const SOCKETS_MAX: usize = 1 << 18;
+/// Bytes of a command line that are read. A process can make its own as long as its memory (prctl(2), PR_SET_MM_MAP).
+const COMMAND_LINE_MAX: u64 = 64 << 10;
 
 /// PF_KTHREAD (linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -47,7 +61,7 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
 
 /// `stat` of a process, or of the thread with this id.
 pub fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&bounded_file::text(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// A value of a `status` file.
@@ -57,7 +71,7 @@ pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 
 /// The process that a thread belongs to.
 pub fn thread_group(tid: u32) -> Option<u32> {
-    status_field(&fs::read_to_string(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
+    status_field(&bounded_file::text(format!("/proc/{tid}/status")).ok()?, "Tgid")?.parse().ok()
 }
 
 /// Numbers in the names of a directory, ascending.
@@ -105,13 +119,13 @@ pub fn descendants(roots: &[u32]) -> Vec<u32> {
 
 /// The children of a process that its thread `tid` made (needs CONFIG_PROC_CHILDREN).
 pub fn children(pid: u32, tid: u32) -> Vec<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
 /// The name of a process or thread; bytes that are not UTF-8 are replaced.
 pub fn comm(pid: u32) -> io::Result<String> {
-    let bytes = fs::read(format!("/proc/{pid}/comm"))?;
+    let (bytes, _) = bounded_file::bytes(format!("/proc/{pid}/comm"), 256)?;
     Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
 }
 
@@ -132,11 +146,17 @@ pub fn shows_descriptors(pid: u32) -> bool {
 
 /// Descriptors of a process that are sockets: (descriptor, inode).
 pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
-    try_sockets(pid).unwrap_or_default()
+    let (sockets, more) = first_sockets(pid, SOCKETS_MAX);
+    if more {
+        left_out::add(format!(
+            "process {pid} has more than {SOCKETS_MAX} descriptors: sockets behind the others were not seen"
+        ));
+    }
+    sockets
 }
 
-/// As [`sockets`], but of the first `limit` descriptors only: reading one takes 6 us, and a process may have a hundred thousand. True
-/// if there are more.
+/// Sockets among the first `limit` descriptors of a process (descriptor, inode), and whether it has more descriptors: reading one
+/// takes 6 us, and a process may have a million.
 pub fn first_sockets(pid: u32, limit: usize) -> (Vec<(i32, u64)>, bool) {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return (Vec::new(), false) };
     let mut entries = entries.map_while(Result::ok);
@@ -144,12 +164,12 @@ pub fn first_sockets(pid: u32, limit: usize) -> (Vec<(i32, u64)>, bool) {
     (sockets, entries.next().is_some())
 }
 
-/// As [`sockets`], with the reason why the descriptors cannot be listed.
+/// Descriptors of a process that are sockets (descriptor, inode), with the reason why they cannot be listed.
 ///
 /// # Errors
 /// `NotFound` if the process has ended; `PermissionDenied` if it is not permitted.
 pub fn try_sockets(pid: u32) -> io::Result<Vec<(i32, u64)>> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.map_while(Result::ok);
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))?.map_while(Result::ok).take(DESCRIPTORS_MAX);
     Ok(entries.filter_map(|entry| socket(&entry)).collect())
 }
 
@@ -158,9 +178,28 @@ fn socket(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     Some((entry.file_name().to_str()?.parse().ok()?, inode))
 }
 
+thread_local! {
+    static COMMAND_LINES: RefCell<TimedWorker<u32, Vec<u8>>> =
+        const { RefCell::new(TimedWorker::new(|| Box::new(read_command_line))) };
+}
+
+fn read_command_line(pid: u32) -> Vec<u8> {
+    bounded_file::bytes(format!("/proc/{pid}/cmdline"), COMMAND_LINE_MAX).map(|(bytes, _)| bytes).unwrap_or_default()
+}
+
+/// The first 64 KiB of the arguments of a process as the kernel gives them: each ends with a zero byte. They are in the memory of the
+/// process, which cannot be read while it changes its mappings: no answer in time is empty.
+pub fn command_line(pid: u32) -> Vec<u8> {
+    let answer = COMMAND_LINES.with_borrow_mut(|worker| worker.call(pid));
+    answer.unwrap_or_else(|| {
+        left_out::add("the arguments of some processes could not be read within 10 s".to_owned());
+        Vec::new()
+    })
+}
+
 /// The arguments of a process, its program first; empty when it has none, or is gone.
 pub fn arguments(pid: u32) -> Vec<String> {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let bytes = command_line(pid);
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
     if words.is_empty() {
         return Vec::new();
@@ -219,6 +258,24 @@ mod tests {
         assert_eq!(status_field(status, "Tgid"), Some("12"));
         assert_eq!(status_field(status, "NSpid"), Some("12\t7"));
         assert_eq!(status_field(status, "Pid"), None);
+    }
+
+    #[test]
+    fn a_long_command_line_is_read_to_the_limit() {
+        // `true` keeps the shell from becoming `sleep`.
+        let mut long = std::process::Command::new("sh")
+            .args(["-c", "read line; true", &"x".repeat(100_000)])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("sh runs");
+        let begun = std::time::Instant::now();
+        let mut seen = Vec::new();
+        while !seen.starts_with(b"sh\0-c\0") && begun.elapsed().as_secs() < 5 {
+            seen = command_line(long.id());
+        }
+        drop(long.stdin.take());
+        long.wait().expect("our child");
+        assert_eq!(seen.len() as u64, COMMAND_LINE_MAX);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Process {
 impl Process {
     /// Reads them now.
     pub fn now() -> Self {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let read = |name: &str| crate::bounded_file::text(format!("/proc/self/{name}")).unwrap_or_default();
         let count = |name: &str| std::fs::read_dir(format!("/proc/self/{name}")).map_or(0, |d| d.count() as u64);
         let pages = read("statm").split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
         Self {

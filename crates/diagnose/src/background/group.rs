@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parshall_host::bounded_file;
 use parshall_host::cgroup::{Mounts, remove_leftovers};
 use parshall_sys::owner::Owner;
 
@@ -33,7 +34,7 @@ impl IdleGroup {
     /// limits must stay in force.
     pub fn create() -> Option<Self> {
         let mounts = Mounts::read();
-        let (top, before) = mounts.cpu_hierarchy(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
+        let (top, before) = mounts.cpu_hierarchy(&bounded_file::text("/proc/self/cgroup").ok()?)?;
         if is_limited(&top, &before) {
             return None;
         }
@@ -97,7 +98,7 @@ fn is_limited(top: &Path, group: &Path) -> bool {
         || below_top().any(|level| {
             LIMITS
                 .iter()
-                .any(|(file, none)| fs::read_to_string(level.join(file)).is_ok_and(|limit| limit.trim() != *none))
+                .any(|(file, none)| bounded_file::text(level.join(file)).is_ok_and(|limit| limit.trim() != *none))
         })
 }
 

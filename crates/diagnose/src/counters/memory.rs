@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use parshall_evidence::MemoryGroup;
+use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
 use parshall_sys::clock;
 
@@ -36,7 +37,7 @@ impl Watch {
         let mounts = Mounts::read();
         let mut groups: BTreeMap<PathBuf, Group> = BTreeMap::new();
         for pid in pids.take(PROCESSES_MAX) {
-            let Ok(text) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else { continue };
+            let Ok(text) = bounded_file::text(format!("/proc/{pid}/cgroup")) else { continue };
             let Some((top, directory)) = mounts.memory_hierarchy(&text) else { continue };
             let path = format!("/{}", directory.strip_prefix(&top).unwrap_or(Path::new("")).display());
             let group = match groups.entry(directory) {
@@ -69,17 +70,17 @@ impl Watch {
 }
 
 fn refaults(directory: &Path) -> Option<u64> {
-    field(&fs::read_to_string(directory.join("memory.stat")).ok()?, "workingset_refault_file")
+    field(&bounded_file::text(directory.join("memory.stat")).ok()?, "workingset_refault_file")
 }
 
 /// 0 for a process that has ended, or of another user.
 fn read_bytes(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let text = bounded_file::text(format!("/proc/{pid}/io")).unwrap_or_default();
     field(&text, "read_bytes:").unwrap_or(0)
 }
 
 fn limit(directory: &Path) -> Option<u64> {
-    let read = |name| fs::read_to_string(directory.join(name)).ok();
+    let read = |name| bounded_file::text(directory.join(name)).ok();
     let text = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     text.trim().parse().ok().filter(|bytes| *bytes < NO_LIMIT)
 }

@@ -1,12 +1,12 @@
 //! One network namespace: /proc/net, /proc/sys/net, and its sockets by SOCK_DIAG.
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use parshall_evidence::NetSettings;
 use parshall_evidence::socket::selection::state::TIME_WAIT;
 use parshall_evidence::socket::{Group, Groups, Kind, Kinds, Selection, Side};
+use parshall_host::bounded_file;
 use parshall_host::tcp_diag::{TcpSocket, states};
 
 use super::queues::{self, Queue};
@@ -114,7 +114,7 @@ impl Reading {
 
 /// The counters below a /proc/PID/net, and how many TCP sockets are in use and in TIME_WAIT.
 fn proc_net(directory: &Path) -> (BTreeMap<String, u64>, (u64, u64)) {
-    let read = |name: &str| fs::read_to_string(directory.join(name)).unwrap_or_default();
+    let read = |name: &str| bounded_file::text(directory.join(name)).unwrap_or_default();
     let mut counters = pairs_of_lines(&read("snmp"));
     counters.extend(pairs_of_lines(&read("netstat")));
     counters.extend(names_and_values(&read("snmp6")));
@@ -155,7 +155,7 @@ fn tcp_sockets(text: &str) -> (u64, u64) {
 
 /// The settings of the calling thread's namespace.
 fn settings() -> Option<NetSettings> {
-    let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/net").join(name)).ok();
+    let read = |name: &str| bounded_file::text(Path::new("/proc/sys/net").join(name)).ok();
     let number = |name| read(name)?.trim().parse::<u64>().ok();
     let three = |name| {
         let text = read(name)?;

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use parshall_evidence::DescriptorUse;
+use parshall_host::bounded_file;
 use parshall_host::proc_fs;
 
 use crate::subject::Resolved;
@@ -12,6 +13,8 @@ const PROCESSES_MAX: usize = 256;
 /// Descriptors that are read of each process, and of all of them together.
 const DESCRIPTORS_MAX: usize = 2_048;
 const DESCRIPTORS_ALL_MAX: usize = 65_536;
+/// Descriptors of a process that are counted one by one: the most that it can have (`fs.nr_open`).
+const COUNTED_MAX: usize = 1 << 20;
 /// Processes that are reported: those nearest to their limit.
 const REPORTED: usize = 4;
 
@@ -60,7 +63,7 @@ impl Owners {
     pub fn descriptors(&self, first: &BTreeMap<u32, u64>) -> Vec<DescriptorUse> {
         let used = |&pid: &u32| {
             let open = open_descriptors(pid)?.max(first.get(&pid).copied().unwrap_or(0));
-            let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+            let limits = bounded_file::text(format!("/proc/{pid}/limits")).ok()?;
             Some(DescriptorUse { pid, open, limit: soft_limit(&limits)? })
         };
         let mut found: Vec<DescriptorUse> = self.pids.iter().filter_map(used).collect();
@@ -76,7 +79,7 @@ pub fn open_descriptors(pid: u32) -> Option<u64> {
     let path = format!("/proc/{pid}/fd");
     // Since Linux 6.2 the size of the directory is their number; before it is 0.
     match fs::metadata(&path).ok()?.len() {
-        0 => Some(fs::read_dir(&path).ok()?.count() as u64),
+        0 => Some(fs::read_dir(&path).ok()?.take(COUNTED_MAX).count() as u64),
         open => Some(open),
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
+use parshall_host::bounded_file;
 use parshall_host::mountinfo;
 use parshall_sys::perf_probe;
 
@@ -46,7 +47,7 @@ pub fn gather() -> Facts {
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
         schedstats: number("/proc/sys/kernel/sched_schedstats"),
-        cpu_controllers: cpu_controllers(&mountinfo::read("self")),
+        cpu_controllers: cpu_controllers(&mountinfo::read()),
         congestion_default: text("/proc/sys/net/ipv4/tcp_congestion_control"),
         congestion_available: text("/proc/sys/net/ipv4/tcp_available_congestion_control"),
     }
@@ -60,7 +61,7 @@ fn attempt(result: io::Result<()>) -> Attempt {
 }
 
 fn text(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok().map(|t| t.trim().to_owned())
+    bounded_file::text(path).ok().map(|t| t.trim().to_owned())
 }
 
 fn number(path: &str) -> Option<i64> {
@@ -91,7 +92,7 @@ fn chosen(line: &str) -> Option<String> {
 /// CONFIG_HZ from the plain-text configurations that distributions install.
 fn hz(release: &str) -> Option<u32> {
     [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")].iter().find_map(|path| {
-        let config = fs::read_to_string(path).ok()?;
+        let config = bounded_file::text(path).ok()?;
         config.lines().find_map(|l| l.strip_prefix("CONFIG_HZ="))?.parse().ok()
     })
 }
@@ -103,7 +104,7 @@ fn cpu_controllers(table: &[u8]) -> CpuControllers {
         match mount.kind {
             b"cgroup" => found.v1 |= mount.has_option("cpu"),
             b"cgroup2" => {
-                let controllers = fs::read_to_string(mount.point().join("cgroup.controllers")).unwrap_or_default();
+                let controllers = bounded_file::text(mount.point().join("cgroup.controllers")).unwrap_or_default();
                 found.v2 |= controllers.split_whitespace().any(|c| c == "cpu");
             }
             _ => {}

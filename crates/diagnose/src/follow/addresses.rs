@@ -1,9 +1,11 @@
 //! Which network namespace of this host has an address: where a connection ended that has closed, so that no table of sockets shows
 //! its other end.
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use parshall_host::bounded_file;
 
 /// Namespaces whose addresses are read.
 const NAMESPACES_MAX: usize = 64;
@@ -42,7 +44,7 @@ fn addresses(pid: u32) -> Vec<IpAddr> {
     let mut routes = String::new();
     let file = File::open(format!("/proc/{pid}/net/fib_trie"));
     let read = file.and_then(|file| file.take(BYTES_MAX).read_to_string(&mut routes));
-    let v6 = fs::read_to_string(format!("/proc/{pid}/net/if_inet6")).unwrap_or_default();
+    let v6 = bounded_file::text(format!("/proc/{pid}/net/if_inet6")).unwrap_or_default();
     let v4 = if read.is_ok() { local_routes(&routes) } else { Vec::new() };
     v4.into_iter().map(IpAddr::V4).chain(v6.lines().filter_map(v6_address).map(IpAddr::V6)).collect()
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parshall_core::critical_path::timeline::{Names, Timeline};
 use parshall_core::observe::follow::title::title;
+use parshall_host::bounded_file;
 use parshall_host::proc_fs;
 
 /// Threads, and descriptors, that are named at most.
@@ -95,7 +96,7 @@ impl KnownNames {
 
     /// Reads the title that a process has now, if it has given itself one.
     pub fn see_title(&mut self, pid: u32) {
-        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let bytes = proc_fs::command_line(pid);
         if let Some(title) = title(&bytes) {
             *self.titles.entry(pid).or_default().entry(title).or_default() += 1;
         }
@@ -147,7 +148,7 @@ fn title_of(titles: &HashMap<u32, HashMap<String, u32>>, pid: u32) -> String {
 }
 
 fn thread_names(tid: u32) -> Option<Names> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = bounded_file::text(format!("/proc/{tid}/status")).ok()?;
     let pid = proc_fs::status_field(&status, "Tgid")?.parse().ok()?;
     let thread = proc_fs::status_field(&status, "Name")?.to_owned();
     let process = if pid == tid { thread.clone() } else { comm(pid) };

@@ -1,6 +1,5 @@
 //! Which session of a database holds the lock that others wait for, where no wake-up shows it: they have waited for the whole window.
 use std::collections::HashMap;
-use std::fs;
 
 use parshall_core::critical_path::timeline::{Names, Timeline};
 use parshall_core::observe::follow::title::{Activity, activity, title};
@@ -47,7 +46,7 @@ pub fn holder(pid: u32, title: &str) -> Option<u32> {
 }
 
 fn idle_sessions(server: u32) -> Vec<(u32, String)> {
-    let read = |pid: u32| Some((pid, title(&fs::read(format!("/proc/{pid}/cmdline")).ok()?)?));
+    let read = |pid: u32| Some((pid, title(&proc_fs::command_line(pid))?));
     let idle = |(_, title): &(u32, String)| matches!(activity(title), Some(Activity::IdleInTransaction { .. }));
     let sessions = proc_fs::children(server, server).into_iter().take(SESSIONS_MAX);
     sessions.filter_map(read).filter(idle).collect()

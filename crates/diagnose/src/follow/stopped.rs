@@ -1,9 +1,9 @@
 //! Who stops processes: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
 use std::collections::{HashMap, HashSet};
-use std::fs;
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
 use parshall_core::critical_path::timeline::{Timeline, Why};
+use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
 use parshall_host::proc_fs;
 
@@ -63,7 +63,7 @@ impl Stopped {
 
 /// The debugger of a process, or the freezer of its control group if that is frozen.
 pub fn stopped_by(pid: u32) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = bounded_file::text(format!("/proc/{pid}/status")).ok()?;
     let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
     match tracer.filter(|&tracer| tracer != 0) {
         Some(tracer) => Some(format!("{} {tracer} (ptrace)", comm(tracer))),
@@ -73,11 +73,11 @@ pub fn stopped_by(pid: u32) -> Option<String> {
 
 /// The path of the process' control group, if that is frozen. Only version 2 has `cgroup.events`.
 fn frozen_group(pid: u32) -> Option<String> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let groups = bounded_file::text(format!("/proc/{pid}/cgroup")).ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| *path != "/")?;
     let directories = Mounts::read().directories_named(group.as_ref());
     let frozen = |events: String| events.lines().any(|line| line == "frozen 1");
-    let mut events = directories.iter().filter_map(|path| fs::read_to_string(path.join("cgroup.events")).ok());
+    let mut events = directories.iter().filter_map(|path| bounded_file::text(path.join("cgroup.events")).ok());
     events.any(frozen).then(|| group.to_owned())
 }
 

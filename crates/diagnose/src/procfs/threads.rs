@@ -3,7 +3,7 @@
 //! Sampling an idle thread costs one read: while `schedstat` counts no new timeslice, the thread is still in the same wait.
 //! Files stay open if there are few threads. Each pread at offset 0 makes the kernel generate their text anew.
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use parshall_evidence::{CopyPattern, ThreadRecord, ThreadStall};
@@ -13,6 +13,7 @@ use super::blocked_in;
 use super::thread_account::{Account, Reading, Seen};
 use crate::cgroup::Watch;
 use crate::subject::Process;
+use parshall_host::bounded_file;
 use parshall_host::proc_fs;
 
 /// The most threads that are observed.
@@ -202,11 +203,11 @@ impl Thread {
         if let Some(file) = self.syscall_text(&mut buffer).and_then(blocked_in::parse_syscall) {
             return file.seen(self.pid);
         }
-        let stat = fs::read_to_string(format!("{}/stat", self.directory)).ok();
+        let stat = bounded_file::text(format!("{}/stat", self.directory)).ok();
         match stat.and_then(|text| proc_fs::parse_stat(&text)).map(|stat| stat.state) {
             None | Some('R') => Seen::Running,
             Some(_) => {
-                let wchan = fs::read_to_string(format!("{}/wchan", self.directory)).unwrap_or_default();
+                let wchan = bounded_file::text(format!("{}/wchan", self.directory)).unwrap_or_default();
                 Seen::Blocked(blocked_in::call_of_wchan(wchan.trim()))
             }
         }
@@ -243,8 +244,8 @@ impl Thread {
 
 /// Reads the name and the slow counters of a thread.
 fn slow(directory: &str) -> Option<(String, Slow)> {
-    let stat = proc_fs::parse_stat(&fs::read_to_string(format!("{directory}/stat")).ok()?)?;
-    let status = fs::read_to_string(format!("{directory}/status")).unwrap_or_default();
+    let stat = proc_fs::parse_stat(&bounded_file::text(format!("{directory}/stat")).ok()?)?;
+    let status = bounded_file::text(format!("{directory}/status")).unwrap_or_default();
     let number = |name| proc_fs::status_field(&status, name).and_then(|value| value.parse().ok()).unwrap_or(0);
     let slow = Slow {
         user_ticks: stat.user_ticks,
@@ -267,7 +268,7 @@ fn read<'a>(open: Option<&File>, directory: &str, name: &str, buffer: &'a mut [u
 /// Whether the kernel keeps schedstat. Without CONFIG_SCHED_INFO the file is missing, or shows 0 timeslices even for this
 /// running thread.
 fn keeps_schedstat() -> bool {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let text = bounded_file::text("/proc/thread-self/schedstat").unwrap_or_default();
     parse_schedstat(&text).is_some_and(|(_, _, timeslices)| timeslices > 0)
 }
 

@@ -1,11 +1,11 @@
 //! What to tell a user whose process or port does not exist.
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 
 use parshall_evidence::socket::{Groups, Selection};
 
 use super::table::{Holders, Row};
 use super::{Namespace, Within};
+use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 use parshall_host::netns::{self, Netns};
 use parshall_host::proc_fs;
@@ -21,7 +21,7 @@ pub fn no_such_pid(pid: u32) -> UserError {
     let what = format!("there is no process {pid}");
     let mut inside = Vec::new();
     for host_pid in proc_fs::pids() {
-        let Ok(status) = fs::read_to_string(format!("/proc/{host_pid}/status")) else { continue };
+        let Ok(status) = bounded_file::text(format!("/proc/{host_pid}/status")) else { continue };
         if is_inner_pid(&status, pid) {
             let name = proc_fs::status_field(&status, "Name").unwrap_or("?").to_owned();
             inside.push(format!("{host_pid} ({name})"));

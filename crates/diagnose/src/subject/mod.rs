@@ -18,8 +18,10 @@ use anyhow::Result;
 use parshall_core::sock_diag::SocketId;
 use parshall_evidence::{Role, Subject, ThreadRecord};
 
+use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
 use parshall_host::error::UserError;
+use parshall_host::left_out;
 use parshall_host::netns::Netns;
 use parshall_host::proc_fs;
 
@@ -30,6 +32,9 @@ use refresh::Changes;
 pub use refresh::alive;
 use table::Scope;
 pub use table::{DESCRIPTORS_FIRST, Holders};
+
+/// Control groups that are searched for processes: who has a delegated group makes as many in it as they like.
+const GROUPS_MAX: usize = 16_384;
 
 /// What the user named.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -340,9 +345,14 @@ fn cgroup_pids(path: &Path) -> Result<Vec<u32>> {
         )
         .into());
     }
-    let mut pids = BTreeSet::new();
+    let (mut pids, mut groups) = (BTreeSet::new(), 0);
     while let Some(directory) = directories.pop() {
-        let procs = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
+        groups += 1;
+        if groups > GROUPS_MAX {
+            left_out::add(format!("only {GROUPS_MAX} of the groups in {} were searched for processes", path.display()));
+            break;
+        }
+        let procs = bounded_file::text(directory.join("cgroup.procs")).unwrap_or_default();
         pids.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
         let below = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         directories.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));

@@ -2,6 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
 use parshall_host::proc_fs::{arguments, netns_ino, stat, threads};
 
@@ -41,7 +42,7 @@ pub fn own_arguments(pid: u32) -> Option<Vec<String>> {
 /// Everything about a process that the subject needs.
 pub fn process(pid: u32, mounts: &Mounts) -> Option<Process> {
     let stat = stat(pid)?;
-    let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let cgroup = bounded_file::text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     Some(Process {
         pid,
         comm: stat.comm,

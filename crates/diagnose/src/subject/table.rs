@@ -1,12 +1,14 @@
 //! Sockets joined with the processes that hold them.
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
 
 use super::{Namespace, Resolved, Sock};
+use parshall_host::left_out;
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::{TcpSocket, states};
 
@@ -17,6 +19,9 @@ pub const CONNECTIONS_MAX: usize = 16_384;
 pub const DESCRIPTORS_FIRST: usize = 2_048;
 /// Further descriptors that are searched, in processes that have none of the sockets among the first.
 const DESCRIPTORS_MORE: usize = 65_536;
+/// How long the descriptors of processes are read at a time: 800,000 of them. A user may have thousands of processes with thousands
+/// of descriptors each.
+const HOLDERS_TIME: Duration = Duration::from_secs(5);
 
 /// One socket and its namespace.
 #[derive(Debug, Clone, Copy)]
@@ -130,8 +135,11 @@ pub struct Holders {
 impl Holders {
     /// All sockets of some processes.
     pub fn of_pids(pids: &[u32]) -> Self {
-        let mut holders = Self::default();
+        let (mut holders, begun) = (Self::default(), Instant::now());
         for &pid in pids {
+            if holders.ends(begun) {
+                break;
+            }
             for (fd, inode) in proc_fs::sockets(pid) {
                 holders.by_inode.entry(inode).or_default().push((pid, fd));
             }
@@ -142,9 +150,12 @@ impl Holders {
     /// The processes, of all on the host, that hold some sockets: one pass over /proc. Of a process with very many descriptors that
     /// holds some of them, not all need be found.
     pub fn of_inodes(inodes: &HashSet<u64>) -> Self {
-        let mut holders = Self::default();
+        let (mut holders, begun) = (Self::default(), Instant::now());
         let mut without = Vec::new();
         for pid in proc_fs::pids() {
+            if holders.ends(begun) {
+                break;
+            }
             let (sockets, more) = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST);
             let found = holders.take(pid, sockets, inodes);
             holders.incomplete |= more;
@@ -154,11 +165,27 @@ impl Holders {
         }
         let mut left = DESCRIPTORS_MORE;
         for pid in without {
+            if holders.ends(begun) {
+                break;
+            }
             let (sockets, _) = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST + left);
             left = left.saturating_sub(sockets.len());
             holders.take(pid, sockets, inodes);
         }
         holders
+    }
+
+    /// Whether there is no more time.
+    fn ends(&mut self, begun: Instant) -> bool {
+        let ends = begun.elapsed() > HOLDERS_TIME;
+        if ends {
+            self.incomplete = true;
+            left_out::add(
+                "the descriptors of some processes were not read within 5 s: who holds some sockets is not known"
+                    .to_owned(),
+            );
+        }
+        ends
     }
 
     /// Whether there was one of `inodes` among the sockets of a process.

@@ -82,3 +82,20 @@ fn everything_holds_the_child() {
     assert!(resolved.subject.pids.contains(&child.pid()));
     assert!(!resolved.subject.pids.contains(&std::process::id()));
 }
+
+/// A process chooses its name, and it may hold any bytes.
+#[test]
+fn a_process_whose_name_is_no_text_is_found() {
+    let mut child = std::process::Command::new("python3")
+        .args(["-c", "import ctypes; ctypes.CDLL(None).prctl(15, b'a\\xff)b', 0, 0, 0); print(flush=True); input()"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is installed with the tests' needs");
+    let mut line = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line).expect("it has its name");
+    let found = resolve(&Select::Only(vec![child.id()])).map(|resolved| resolved.subject.comms);
+    drop(child.stdin.take());
+    child.wait().expect("our child");
+    assert_eq!(found.expect("it runs"), ["a\u{fffd})b"]);
+}

@@ -3,6 +3,7 @@
 //! During a slice the probes follow accept, socket and close by themselves; this finds the rest.
 use std::collections::HashMap;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 
 use parshall_bpf::diagnose::classic::Classic;
 use parshall_evidence::FdKind;
@@ -20,7 +21,9 @@ const COST_FACTOR: u64 = 200;
 /// The known descriptors.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    known: HashMap<(u32, u32), (String, FdKind)>,
+    /// With a number that stands for what the descriptor was: a path may have 4 KiB.
+    known: HashMap<(u32, u32), (u64, FdKind)>,
+    numbers: RandomState,
     next_ns: u64,
 }
 
@@ -40,13 +43,13 @@ impl Kinds {
                 }
                 let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
                 let Ok(link) = fs::read_link(entry.path()) else { continue };
-                let (key, link) = ((process.pid, fd), link.to_string_lossy().into_owned());
+                let (key, number) = ((process.pid, fd), self.numbers.hash_one(&link));
                 let kind = match before.get(&key) {
-                    Some((same, kind)) if *same == link => *kind,
-                    _ => kind_of_link(&entry.path().to_string_lossy(), &link),
+                    Some((same, kind)) if *same == number => *kind,
+                    _ => kind_of_link(&entry.path().to_string_lossy(), &link.to_string_lossy()),
                 };
                 classic.set_kind(process.pid, fd, kind as u8);
-                self.known.insert(key, (link, kind));
+                self.known.insert(key, (number, kind));
             }
         }
         self.next_ns = now_ns + EVERY_NS.max(thread_cpu_ns().saturating_sub(began) * COST_FACTOR);

@@ -1,6 +1,5 @@
 //! The threads of a capture: /proc tells who a thread is, the probes' accounts where its time went.
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 
 use parshall_bpf::diagnose::classic::{Classic, OpenInterval, SeenIn, ThreadEntry};
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
@@ -12,6 +11,8 @@ use crate::procfs::blocked_in::parse_syscall;
 use crate::procfs::thread_account::Seen;
 use crate::subject::Process;
 use crate::syscall_name::syscall_name;
+
+use parshall_host::bounded_file;
 
 /// The most threads whose calls are read when a slice begins; each takes about 10 us.
 const SEEDS_MAX: usize = 1024;
@@ -94,7 +95,7 @@ impl Seeds {
 
 /// What a thread is in now. None if it is gone or may not be read.
 fn seen(pid: u32, tid: u32) -> Option<SeenIn> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     Some(match parse_syscall(&text)?.seen(pid) {
         Seen::Running => SeenIn::Running,
         Seen::Blocked(call) => SeenIn::Blocked(call.syscall, call.fd as u8),
@@ -102,7 +103,7 @@ fn seen(pid: u32, tid: u32) -> Option<SeenIn> {
 }
 
 fn cpu_ns(pid: u32, tid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
+    let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parshall_core::units;
 use parshall_evidence::PlaceCounts;
+use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 
@@ -430,16 +431,21 @@ fn limiting_group(process: &Process) -> Option<Group> {
     Some(Group { directory: level.directory.clone(), path: level.path.clone() })
 }
 
+/// Groups whose processes are counted.
+const GROUPS_MAX: usize = 4_096;
+
 /// The number of processes in a group and the groups below it.
 fn members(group: &Group) -> String {
     let mut directories = vec![group.directory.clone()];
-    let mut count = 0;
-    while let Some(directory) = directories.pop() {
-        count += std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default().lines().count();
+    let (mut count, mut left) = (0, GROUPS_MAX);
+    while let Some(directory) = directories.pop().filter(|_| left > 0) {
+        left -= 1;
+        count += bounded_file::text(directory.join("cgroup.procs")).unwrap_or_default().lines().count();
         let below = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         directories.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
     }
-    units::plural(count as u64, "process", "processes")
+    let more = if left == 0 { "more than " } else { "" };
+    more.to_owned() + &units::plural(count as u64, "process", "processes")
 }
 
 /// Why a place cannot be read.

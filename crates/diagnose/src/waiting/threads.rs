@@ -5,7 +5,7 @@ use std::fs;
 use parshall_core::observe::follow::title::title;
 use parshall_core::sock_diag::UnixSocket;
 use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, WaitingEnd, WaitingThread};
-use parshall_host::proc_fs;
+use parshall_host::{bounded_file, proc_fs};
 
 use super::awaited::{Awaited, awaited};
 use super::sockets::Row;
@@ -30,7 +30,7 @@ pub fn timeslices(processes: &[Process]) -> HashMap<u32, u64> {
 }
 
 fn timeslices_of(pid: u32, tid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     // A kernel without CONFIG_SCHED_INFO shows zeros.
     text.split_whitespace().nth(2)?.parse().ok().filter(|count| *count > 0)
 }
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         let tids: Vec<u32> = proc_fs::threads(pid).into_iter().take(THREADS_OF_ONE_MAX.min(self.left)).collect();
         self.left -= tids.len();
         let sockets: HashMap<i32, u64> = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST).0.into_iter().collect();
-        let title = title(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).unwrap_or_default();
+        let title = title(&proc_fs::command_line(pid)).unwrap_or_default();
         let common = WaitingThread {
             pid,
             process: stat.comm,
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
     fn thread(&mut self, common: &WaitingThread, tid: u32, sockets: &HashMap<i32, u64>) -> Option<WaitingThread> {
         let pid = common.pid;
         let directory = format!("/proc/{pid}/task/{tid}");
-        let stat = proc_fs::parse_stat(&fs::read_to_string(format!("{directory}/stat")).ok()?)?;
+        let stat = proc_fs::parse_stat(&bounded_file::text(format!("{directory}/stat")).ok()?)?;
         let still = self.first.get(&tid).and_then(|first| Some(*first == timeslices_of(pid, tid)?));
         let mut thread = WaitingThread {
             tid,
@@ -175,14 +175,14 @@ impl<'a> Reader<'a> {
             // A frozen thread sleeps, as far as its state tells.
             thread.state = 'T';
         }
-        match fs::read_to_string(format!("{directory}/syscall")).ok().as_deref().and_then(parse_syscall) {
+        match bounded_file::text(format!("{directory}/syscall")).ok().as_deref().and_then(parse_syscall) {
             Some(SyscallFile::In { nr, args }) => {
                 thread.seen = true;
                 self.take_call(&mut thread, nr, args, sockets);
             }
             Some(SyscallFile::Running | SyscallFile::Outside) => thread.seen = true,
             None => {
-                let wchan = fs::read_to_string(format!("{directory}/wchan")).unwrap_or_default();
+                let wchan = bounded_file::text(format!("{directory}/wchan")).unwrap_or_default();
                 let call = call_of_wchan(wchan.trim());
                 if call != UNKNOWN_CALL {
                     (thread.syscall, thread.fd) = (call.syscall, call.fd);
@@ -224,7 +224,7 @@ impl<'a> Reader<'a> {
             self.take_unix(thread, &HashSet::from([fd]), sockets);
         }
         if matches!(thread.syscall_name.as_str(), "flock" | "fcntl") {
-            let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+            let locks = bounded_file::text("/proc/locks").unwrap_or_default();
             thread.partners = lock_holders(&locks, thread.pid);
         }
     }

@@ -1,8 +1,20 @@
 //! /proc/PID/maps: the files that are mapped into the memory of a process.
-use std::fs;
-use std::ops::Range;
+//!
+//! Any process can map a file 65,530 times whose path is as long as it likes: gigabytes of text. So only the mappings that are
+//! needed are kept, and both what is read and what is kept has a limit.
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::ops::{ControlFlow, Range};
 
 use parshall_evidence::Frame;
+
+use crate::bounded_file::{self, Ended};
+use crate::left_out;
+
+/// Bytes that are read of one process: those of 300,000 mappings of files with ordinary paths.
+const READ_MAX: u64 = 32 << 20;
+/// Bytes of a line that are kept. A longer one has a path that no system call accepts.
+const LINE_MAX: u64 = libc::PATH_MAX as u64 + 128;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,11 +52,58 @@ impl Mapping {
     }
 }
 
-/// The mappings of a process, ascending; none when it is gone.
-pub fn read(tgid: u32) -> Vec<Mapping> {
-    // A file name may hold any bytes.
-    let bytes = fs::read(format!("/proc/{tgid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
+/// What the mappings that are kept may take, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room(pub u64);
+
+/// The mappings of a process that `wanted` asks for, ascending; none when it is gone. What they take is taken from `room`, and
+/// mappings beyond a limit are reported as left out.
+pub fn read(tgid: u32, room: &mut Room, wanted: impl Fn(&Range<u64>, bool) -> bool) -> Vec<Mapping> {
+    let Ok(file) = File::open(format!("/proc/{tgid}/maps")) else { return Vec::new() };
+    let (maps, whole) = parse_all(BufReader::new(file), room, wanted);
+    if !whole {
+        left_out::add(format!(
+            "the memory map of process {tgid} is too long and was read in part: names of its functions may be missing"
+        ));
+    }
+    maps
+}
+
+/// The wanted mappings, and whether these are all.
+fn parse_all(file: impl BufRead, room: &mut Room, wanted: impl Fn(&Range<u64>, bool) -> bool) -> (Vec<Mapping>, bool) {
+    let (mut maps, mut whole, mut left) = (Vec::new(), true, READ_MAX);
+    let ended = bounded_file::lines(file, LINE_MAX, &mut left, |line, is_whole| {
+        // A file name may hold any bytes.
+        let line = String::from_utf8_lossy(line);
+        let Some(mut mapping) = parse(&line).filter(|mapping| wanted(&mapping.range, mapping.executable)) else {
+            return ControlFlow::Continue(());
+        };
+        if !is_whole {
+            // What is left of the path would be another file's.
+            mapping.path.clear();
+        }
+        mapping.path.shrink_to_fit();
+        let bytes = (size_of::<Mapping>() + mapping.path.len()) as u64;
+        whole = bytes <= room.0;
+        if !whole {
+            return ControlFlow::Break(());
+        }
+        room.0 -= bytes;
+        maps.push(mapping);
+        ControlFlow::Continue(())
+    });
+    (maps, whole && ended != Ended::AtTheLimit)
+}
+
+/// Whether one of the addresses, which are in ascending order, is in the range.
+pub fn holds_any(range: &Range<u64>, addresses: &[u64]) -> bool {
+    addresses.get(addresses.partition_point(|address| *address < range.start)).is_some_and(|first| *first < range.end)
+}
+
+/// All mappings of a process, for tests of processes that mean no harm.
+#[cfg(test)]
+pub fn all(tgid: u32) -> Vec<Mapping> {
+    read(tgid, &mut Room(u64::MAX), |_, _| true)
 }
 
 /// The mapping that holds an address.
@@ -93,9 +152,35 @@ mod tests {
 
     #[test]
     fn our_own_program_is_mapped() {
-        let maps = read(std::process::id());
+        let maps = all(std::process::id());
         assert!(maps.iter().any(|mapping| mapping.module().starts_with("parshall")));
         assert!(maps.is_sorted_by_key(|mapping| mapping.range.start));
-        assert!(read(u32::MAX).is_empty());
+        assert!(all(u32::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_map_without_end_is_read_to_the_limits() {
+        let line = b"1000-2000 r-xp 0 fd:1f 1234 /a/b\n";
+        let endless =
+            |line: &[u8]| BufReader::new(std::io::Cursor::new(line.repeat(READ_MAX as usize / line.len() + 2)));
+        let mut room = Room(1000);
+        let (maps, whole) = parse_all(endless(line), &mut room, |_, _| true);
+        let one = (size_of::<Mapping>() + 4) as u64;
+        assert_eq!((maps.len() as u64, whole, room.0), (1000 / one, false, 1000 % one));
+        let (maps, whole) = parse_all(endless(line), &mut Room(1000), |range, _| range.start != 0x1000);
+        assert_eq!((maps.len(), whole), (0, false), "none is wanted, and the file is longer than what is read");
+        assert!(parse_all(&line[..], &mut Room(1000), |_, _| true).1);
+        // A path that is longer than a system call takes: the mapping is known, its name is not.
+        let long = [&b"1000-2000 r-xp 0 fd:1f 1234 /"[..], &vec![b'x'; 1 << 20], b"/a\n", line].concat();
+        let (maps, whole) = parse_all(&long[..], &mut Room(1000), |_, _| true);
+        let paths: Vec<(&str, u64)> = maps.iter().map(|mapping| (mapping.path.as_str(), mapping.inode)).collect();
+        assert_eq!((paths, whole), (vec![("", 1234), ("/a/b", 1234)], true));
+    }
+
+    #[test]
+    fn ranges_hold_addresses_from_their_begin_to_before_their_end() {
+        let holds = |range: Range<u64>| holds_any(&range, &[10, 20]);
+        assert!(holds(10..11) && holds(5..21) && holds(20..30));
+        assert!(!holds(5..10) && !holds(11..20) && !holds(21..30) && !holds_any(&(0..9), &[]));
     }
 }

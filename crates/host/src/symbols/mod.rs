@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 use parshall_evidence::{Frame, Stack};
 
+use super::left_out;
 use super::timed_worker::TimedWorker;
 use names::Names;
 use unwind::Unwinders;
@@ -20,6 +21,8 @@ pub use unwind::UserStack;
 const FRAMES_MAX: usize = 48;
 /// The most distinct stacks that are kept; further stalls and samples still count, but without their stack.
 const STACKS_MAX: usize = 20_000;
+/// Bytes of a function's name that are kept.
+const NAME_MAX: usize = 1024;
 
 /// A stack as the kernel reports it: addresses, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -146,13 +149,22 @@ impl Stacks {
             self.names.extend(named);
             return;
         }
-        let Some(frames) = self.namer.call((tgid, new.clone())) else { return };
+        let Some(frames) = self.namer.call((tgid, new.clone())) else {
+            left_out::add("naming functions took longer than 10 s: some names are missing".to_owned());
+            return;
+        };
         self.names.extend(new.into_iter().map(|address| (tgid, address)).zip(frames));
     }
 }
 
 fn hex_frame(tgid: u32, address: u64) -> Frame {
     Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
+}
+
+/// The begin of a name that a process chose.
+fn shortened(name: &str) -> String {
+    let end = (0..=NAME_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    name[..end].to_owned()
 }
 
 /// Whether this stack of a wake-up is one of an interrupt, whose "waker" only happened to be running.

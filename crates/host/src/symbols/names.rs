@@ -11,17 +11,20 @@ use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use parshall_evidence::Frame;
 
-use super::maps::{self, Mapping};
-use super::{elf_copy, hex_frame, perf_map};
+use super::maps::{self, Mapping, Room};
+use super::{elf_copy, hex_frame, perf_map, shortened};
 use crate::foreign_file::open_regular_link;
+use crate::left_out;
 use crate::mountinfo::{self, Mount};
 
 /// Bytes of symbol tables that are copied at most, of all files together. Files beyond that have offsets instead of names.
 const COPIED_MAX: u64 = 48 << 20;
 /// Files that are copied at most: each holds a descriptor.
 const FILES_MAX: usize = 256;
-/// Bytes of a name that are kept.
-const NAME_MAX: usize = 1024;
+/// Bytes that the mappings of one process may take while their addresses are named.
+const MAPS_MAX: u64 = 16 << 20;
+/// Bytes of mount tables that are read in all.
+const MOUNTS_MAX: u64 = 64 << 20;
 const VDSO: &str = "[vdso]";
 
 /// A process, and what its maps say of a file: its device and its inode.
@@ -38,6 +41,7 @@ pub struct Names {
     copies: HashMap<FileId, Option<File>>,
     /// What is left of `COPIED_MAX`.
     bytes_left: u64,
+    mount_tables: MountTables,
 }
 
 impl Names {
@@ -45,7 +49,13 @@ impl Names {
     pub fn new() -> Self {
         // What was copied does not change.
         let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
-        Self { symbolizer, mapped: HashMap::new(), copies: HashMap::new(), bytes_left: COPIED_MAX }
+        Self {
+            symbolizer,
+            mapped: HashMap::new(),
+            copies: HashMap::new(),
+            bytes_left: COPIED_MAX,
+            mount_tables: MountTables::new(),
+        }
     }
 
     /// A frame for each address of a process; process 0 is the kernel.
@@ -68,9 +78,11 @@ impl Names {
     }
 
     fn of_process(&mut self, tgid: u32, addresses: &[u64]) -> HashMap<u64, Frame> {
-        let maps = maps::read(tgid);
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        let maps = maps::read(tgid, &mut Room(MAPS_MAX), |range, _| maps::holds_any(range, &addresses));
         let mut named = HashMap::new();
-        for (mapping, inside) in by_mapping(&maps, addresses) {
+        for (mapping, inside) in by_mapping(&maps, &addresses) {
             let names = if mapping.path == VDSO {
                 self.of_vdso(mapping, &inside)
             } else {
@@ -80,15 +92,14 @@ impl Names {
             let found = inside.iter().zip(names).filter_map(|(address, name)| Some((*address, frame(name?))));
             named.extend(found);
         }
-        let mut left: Vec<u64> = addresses.iter().copied().filter(|address| !named.contains_key(address)).collect();
+        let left: Vec<u64> = addresses.iter().copied().filter(|address| !named.contains_key(address)).collect();
         if left.is_empty() {
             return named;
         }
-        left.sort_unstable();
         let mut compiled = perf_map::names(tgid, &left);
         for address in left {
             let frame = match compiled.remove(&address) {
-                Some(name) => Some(Frame { name: shortened(&name), module: String::new(), kernel: false }),
+                Some(name) => Some(Frame { name, module: String::new(), kernel: false }),
                 None => maps::find(&maps, address).and_then(|mapping| mapping.file_frame(address)),
             };
             named.extend(frame.map(|frame| (address, frame)));
@@ -99,7 +110,7 @@ impl Names {
     /// The vDSO is the same in every process of our word size, so ours is read instead.
     fn of_vdso(&self, theirs: &Mapping, addresses: &[u64]) -> Vec<Option<String>> {
         let length = |mapping: &Mapping| mapping.range.end - mapping.range.start;
-        let maps = maps::read(std::process::id());
+        let maps = maps::read(std::process::id(), &mut Room(MAPS_MAX), |_, executable| executable);
         let Some(ours) = maps.iter().find(|mapping| mapping.path == VDSO && length(mapping) == length(theirs)) else {
             return Vec::new();
         };
@@ -125,7 +136,7 @@ impl Names {
         }
         let key = (tgid, mapping.device, mapping.inode);
         if !self.mapped.contains_key(&key) {
-            let opened = open_mapped(tgid, mapping);
+            let opened = open_mapped(tgid, mapping, &mut self.mount_tables);
             let id = opened.ok().and_then(|file| self.keep(&file));
             self.mapped.insert(key, id);
         }
@@ -156,33 +167,54 @@ impl Names {
     }
 }
 
+/// Mount tables of other processes, whose length their users choose: up to 100,000 mounts in each namespace (`fs.mount-max`).
+pub struct MountTables {
+    /// What is left of `MOUNTS_MAX`.
+    left: u64,
+}
+
+impl MountTables {
+    /// Has read none yet.
+    pub const fn new() -> Self {
+        Self { left: MOUNTS_MAX }
+    }
+
+    /// Whether this device is, or may be, a FUSE file system of a user other than root, who can delay reads for ever.
+    fn may_be_users_fuse(&mut self, tgid: u32, device: (u32, u32)) -> bool {
+        for process in [tgid.to_string(), "self".into()] {
+            match mountinfo::with_device(&process, device, &mut self.left, is_users_fuse) {
+                // All mounts of a device are of one file system.
+                Ok(Some(users)) => return users,
+                Ok(None) => {}
+                Err(_) => {
+                    left_out::add(format!(
+                        "the mount table of process {tgid} is too long: files that it has mapped were not opened for their names"
+                    ));
+                    return true;
+                }
+            }
+        }
+        false
+    }
+}
+
 /// Opens the mapped file itself, also when it was deleted or is in another mount namespace.
-pub fn open_mapped(tgid: u32, mapping: &Mapping) -> io::Result<File> {
-    if is_users_fuse_device(tgid, mapping.device) {
+pub fn open_mapped(tgid: u32, mapping: &Mapping, mount_tables: &mut MountTables) -> io::Result<File> {
+    if mount_tables.may_be_users_fuse(tgid, mapping.device) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "a FUSE file system of a user"));
     }
     let range = &mapping.range;
     open_regular_link(Path::new(&format!("/proc/{tgid}/map_files/{:x}-{:x}", range.start, range.end)))
 }
 
-/// Whether this device is a FUSE file system of a user other than root, who can delay reads for ever.
-fn is_users_fuse_device(tgid: u32, device: (u32, u32)) -> bool {
-    [tgid.to_string(), "self".into()].iter().any(|process| {
-        let table = mountinfo::read(process);
-        mountinfo::mounts(&table).any(|mount| mount.device == Some(device) && is_users_fuse(&mount))
-    })
-}
-
 fn is_users_fuse(mount: &Mount<'_>) -> bool {
     mount.kind.starts_with(b"fuse") && !mount.has_option("user_id=0")
 }
 
-/// Addresses by the mapping that holds them; those that none holds are left out.
+/// Ascending addresses by the mapping that holds them; those that none holds are left out.
 fn by_mapping<'a>(maps: &'a [Mapping], addresses: &[u64]) -> Vec<(&'a Mapping, Vec<u64>)> {
-    let mut sorted = addresses.to_vec();
-    sorted.sort_unstable();
     let mut groups: Vec<(&Mapping, Vec<u64>)> = Vec::new();
-    for address in sorted {
+    for &address in addresses {
         let Some(mapping) = maps::find(maps, address) else { continue };
         match groups.last_mut() {
             Some((last, inside)) if *last == mapping => inside.push(address),
@@ -190,11 +222,6 @@ fn by_mapping<'a>(maps: &'a [Mapping], addresses: &[u64]) -> Vec<(&'a Mapping, V
         }
     }
     groups
-}
-
-fn shortened(name: &str) -> String {
-    let end = (0..=NAME_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-    name[..end].to_owned()
 }
 
 #[cfg(test)]
@@ -215,12 +242,6 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_between_characters() {
-        assert_eq!(shortened(&"é".repeat(NAME_MAX)).len(), NAME_MAX);
-        assert_eq!(shortened("short"), "short");
-    }
-
-    #[test]
     fn the_vdso_and_our_own_program_have_names() {
         let mut names = Names::new();
         let own = std::process::id();
@@ -231,7 +252,7 @@ mod tests {
             assert!(frames[0].name.contains("Names") && frames[0].module.starts_with("parshall"), "{frames:?}");
         }
         assert_eq!(frames[1], hex_frame(own, 1));
-        let maps = maps::read(own);
+        let maps = maps::all(own);
         let vdso = maps.iter().find(|mapping| mapping.path == VDSO);
         // Some address in its code has a name.
         let named = |range: &std::ops::Range<u64>| {

@@ -3,21 +3,35 @@
 //!
 //! Any user may create a file of that name in /tmp, so it is read only if it is a regular file that belongs to the process's user
 //! or to root, and only up to a limit.
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use super::shortened;
+use crate::bounded_file::{self, Ended};
 use crate::foreign_file::open_regular;
+use crate::left_out;
 use crate::proc_fs::status_field;
 
 /// The most bytes that are read.
 const BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a line that are kept: its two numbers, and more of the name than is stored.
+const LINE_MAX: u64 = 4096;
 
 /// The names of `addresses`, in ascending order, as far as the map of a process has them.
 pub fn names(tgid: u32, addresses: &[u64]) -> HashMap<u64, String> {
-    let Some(status) = std::fs::read_to_string(format!("/proc/{tgid}/status")).ok() else { return HashMap::new() };
+    let Ok(status) = bounded_file::text(format!("/proc/{tgid}/status")) else { return HashMap::new() };
     let Some((path, owner)) = path_and_owner(tgid, &status) else { return HashMap::new() };
-    open_regular(&path, Some(owner)).map(|file| read(file.take(BYTES_MAX), addresses)).unwrap_or_default()
+    let Ok(file) = open_regular(&path, Some(owner)) else { return HashMap::new() };
+    let (names, whole) = read(file, addresses);
+    if !whole {
+        left_out::add(format!(
+            "the perf map of process {tgid} is longer than 64 MiB: names of its compiled code are missing"
+        ));
+    }
+    names
 }
 
 /// The path of the map, and its required owner. The process wrote it into its own /tmp, under its id in its own pid namespace.
@@ -29,28 +43,27 @@ fn path_and_owner(tgid: u32, status: &str) -> Option<(PathBuf, u32)> {
     Some((PathBuf::from(format!("/proc/{tgid}/root/tmp/perf-{known_as}.map")), owner))
 }
 
-/// Lines of `BEGIN LENGTH NAME`, the numbers hexadecimal. Of two lines for the same code the later one holds; malformed lines are skipped.
-fn read(map: impl Read, addresses: &[u64]) -> HashMap<u64, String> {
-    let mut found = HashMap::new();
-    let mut lines = BufReader::new(map);
-    let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-        if let Some((begin, end, name)) = parse(&line) {
+/// Lines of `BEGIN LENGTH NAME`, the numbers hexadecimal. Of two lines for the same code the later one holds; malformed lines are
+/// skipped. Also whether the whole map was read.
+fn read(map: impl Read, addresses: &[u64]) -> (HashMap<u64, String>, bool) {
+    let (mut found, mut left) = (HashMap::new(), BYTES_MAX);
+    let ended = bounded_file::lines(BufReader::new(map), LINE_MAX, &mut left, |line, _| {
+        if let Some((begin, end, name)) = parse(line) {
             let from = addresses.partition_point(|&address| address < begin);
             for &address in addresses[from..].iter().take_while(|&&address| address < end) {
-                found.insert(address, name.to_owned());
+                found.insert(address, shortened(&name));
             }
         }
-        line.clear();
-    }
-    found
+        ControlFlow::Continue(())
+    });
+    (found, ended != Ended::AtTheLimit)
 }
 
-fn parse(line: &[u8]) -> Option<(u64, u64, &str)> {
-    let mut words = std::str::from_utf8(line.trim_ascii_end()).ok()?.splitn(3, ' ');
-    let mut hex = || u64::from_str_radix(words.next()?, 16).ok();
+fn parse(line: &[u8]) -> Option<(u64, u64, Cow<'_, str>)> {
+    let mut words = line.trim_ascii_end().splitn(3, |byte| *byte == b' ');
+    let mut hex = || u64::from_str_radix(std::str::from_utf8(words.next()?).ok()?, 16).ok();
     let (begin, length) = (hex()?, hex()?);
-    Some((begin, begin.checked_add(length)?, words.next()?))
+    Some((begin, begin.checked_add(length)?, String::from_utf8_lossy(words.next()?)))
 }
 
 #[cfg(test)]
@@ -60,11 +73,23 @@ mod tests {
     #[test]
     fn names_are_found_by_address() {
         let map = b"1000 10 first\nnonsense\n2000 8 two words\n\xff\n1008 4 again\nffffffffffffffff 2 over\n3000 5";
-        let found = read(&map[..], &[0xfff, 0x1000, 0x1009, 0x100c, 0x1010, 0x2007, 0x3001]);
+        let (found, _) = read(&map[..], &[0xfff, 0x1000, 0x1009, 0x100c, 0x1010, 0x2007, 0x3001]);
         let name = |address: u64| found.get(&address).map(String::as_str);
         assert_eq!(name(0xfff), None);
         assert_eq!((name(0x1000), name(0x1009), name(0x100c)), (Some("first"), Some("again"), Some("first")));
         assert_eq!((name(0x1010), name(0x2007), name(0x3001)), (None, Some("two words"), None));
+    }
+
+    #[test]
+    fn a_long_name_costs_each_address_no_more_than_what_is_kept() {
+        let map = [&b"0 ffffffff "[..], &vec![b'x'; 1 << 20], b"\n5 1 five\n"].concat();
+        let (found, whole) = read(&map[..], &(0..1000).collect::<Vec<u64>>());
+        assert_eq!(
+            (found.len(), found[&7].len(), found[&5].as_str(), whole),
+            (1000, super::super::NAME_MAX, "five", true)
+        );
+        let (found, whole) = read(std::io::repeat(b'x'), &[1]);
+        assert_eq!((found.len(), whole), (0, false), "a map without end");
     }
 
     #[test]

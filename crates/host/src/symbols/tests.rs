@@ -8,7 +8,7 @@ use std::time::Duration;
 use parshall_evidence::Stack;
 
 use super::maps::{self, Mapping};
-use super::{Stacks, perf_map};
+use super::{NAME_MAX, Stacks, perf_map, shortened};
 
 /// A process that sleeps; killed when dropped.
 struct Sleeper(Child);
@@ -23,7 +23,7 @@ impl Sleeper {
         }
         let sleeper = Self(command.spawn().expect("sleep runs"));
         let ready = || {
-            let maps = maps::read(sleeper.pid());
+            let maps = maps::all(sleeper.pid());
             maps.iter().any(|m| m.module() == "sleep")
                 && maps.iter().any(|m| m.path.is_empty())
                 && preloaded.is_none_or(|p| maps.iter().any(|m| Path::new(&m.path) == p))
@@ -41,7 +41,7 @@ impl Sleeper {
     /// An address in memory that belongs to no file.
     fn nameless(&self) -> u64 {
         let of_no_file = |mapping: &&Mapping| mapping.path.is_empty();
-        maps::read(self.pid()).iter().find(of_no_file).expect("some memory").range.start
+        maps::all(self.pid()).iter().find(of_no_file).expect("some memory").range.start
     }
 }
 
@@ -107,11 +107,11 @@ fn a_perf_map_is_used_if_the_process_user_owns_it() {
 
 /// A copy of a library with names, and addresses all over its code.
 fn library(directory: &Path) -> Option<(Sleeper, std::path::PathBuf, Vec<u64>)> {
-    let from = maps::read(std::process::id()).into_iter().find(|m| m.module().starts_with("libm.so"))?.path;
+    let from = maps::all(std::process::id()).into_iter().find(|m| m.module().starts_with("libm.so"))?.path;
     let copy = directory.join("libnamed.so");
     std::fs::copy(from, &copy).expect("a copy");
     let sleeper = Sleeper::start(Some(&copy));
-    let of_it = maps::read(sleeper.pid()).into_iter().filter(|m| Path::new(&m.path) == copy);
+    let of_it = maps::all(sleeper.pid()).into_iter().filter(|m| Path::new(&m.path) == copy);
     let addresses = of_it.flat_map(|m| m.range.step_by(512)).collect();
     Some((sleeper, copy, addresses))
 }
@@ -161,4 +161,10 @@ fn a_deleted_file_has_its_names() {
     let stacks = stacks.named();
     assert!(stacks.iter().flat_map(|stack| &stack.frames).all(|frame| frame.module == "libnamed.so"));
     assert!(named_of(stacks) > 10);
+}
+
+#[test]
+fn a_long_name_is_cut_between_characters() {
+    assert_eq!(shortened(&"é".repeat(NAME_MAX)).len(), NAME_MAX);
+    assert_eq!(shortened("short"), "short");
 }

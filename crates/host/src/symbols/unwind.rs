@@ -9,14 +9,16 @@ use std::os::unix::fs::MetadataExt;
 use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, UnwindRegsNative, Unwinder, UnwinderNative};
 
 use super::FRAMES_MAX;
-use super::maps::{self, Mapping};
-use super::names::open_mapped;
+use super::maps::{self, Mapping, Room};
+use super::names::{MountTables, open_mapped};
 use super::unwind_info::{Data, UnwindInfo};
 
 /// Bytes of call frame information that are read at most, of all files together. Stacks end at files beyond that.
 const READ_MAX: u64 = 32 << 20;
 /// Processes whose mappings are kept at most.
 const PROCESSES_MAX: usize = 512;
+/// Bytes that the mappings of all processes may take.
+const MAPS_MAX: u64 = 32 << 20;
 
 /// Registers of a thread in user mode, and what its stack holds from `sp` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,18 +51,22 @@ struct Files {
     known: HashMap<(u64, u64), Option<UnwindInfo>>,
     /// What is left of `READ_MAX`.
     bytes_left: u64,
+    mount_tables: MountTables,
 }
 
 /// Unwinds stacks, and keeps what it has read of processes and files.
 pub struct Unwinders {
     processes: HashMap<u32, Process>,
     files: Files,
+    /// What is left of `MAPS_MAX`.
+    maps_left: Room,
 }
 
 impl Unwinders {
     /// Reads nothing yet.
     pub fn new() -> Self {
-        Self { processes: HashMap::new(), files: Files { known: HashMap::new(), bytes_left: READ_MAX } }
+        let files = Files { known: HashMap::new(), bytes_left: READ_MAX, mount_tables: MountTables::new() };
+        Self { processes: HashMap::new(), files, maps_left: Room(MAPS_MAX) }
     }
 
     /// The addresses of a stack, innermost first: the instruction pointer and as many return addresses as can be found.
@@ -70,7 +76,7 @@ impl Unwinders {
             if self.processes.len() >= PROCESSES_MAX {
                 return addresses;
             }
-            self.processes.insert(stack.tgid, Process::new(stack.tgid));
+            self.processes.insert(stack.tgid, Process::new(stack.tgid, &mut self.maps_left));
         }
         let Some(process) = self.processes.get_mut(&stack.tgid) else { return addresses };
         let mut read = |address: u64| word(stack, address).ok_or(());
@@ -93,9 +99,10 @@ impl Unwinders {
 }
 
 impl Process {
-    fn new(tgid: u32) -> Self {
+    fn new(tgid: u32, room: &mut Room) -> Self {
         let (unwinder, cache) = (UnwinderNative::new(), CacheNative::new_in());
-        Self { maps: maps::read(tgid), unwinder, cache, tried: HashSet::new() }
+        let maps = maps::read(tgid, room, |_, executable| executable);
+        Self { maps, unwinder, cache, tried: HashSet::new() }
     }
 
     /// Adds the file that holds an address.
@@ -111,7 +118,7 @@ impl Process {
 
 impl Files {
     fn of(&mut self, tgid: u32, mapping: &Mapping) -> Option<&UnwindInfo> {
-        let file = open_mapped(tgid, mapping).ok()?;
+        let file = open_mapped(tgid, mapping, &mut self.mount_tables).ok()?;
         let metadata = file.metadata().ok()?;
         let id = (metadata.dev(), metadata.ino());
         let left = &mut self.bytes_left;
@@ -150,7 +157,7 @@ mod tests {
         let [.., sp, ip] = fields[..] else { return None };
         let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
         let (sp, ip) = (hex(sp)?, hex(ip)?);
-        let end = maps::find(&maps::read(pid), sp)?.range.end;
+        let end = maps::find(&maps::all(pid), sp)?.range.end;
         let mut memory = vec![0; usize::try_from((end - sp).min(16 << 10)).ok()?];
         File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut memory, sp).ok()?;
         Some(UserStack { tgid: pid, ip, sp, fp: 0, lr: 0, memory })
@@ -163,13 +170,13 @@ mod tests {
         let pid = child.id();
         let asleep = || {
             let stack = sleeping(pid).filter(|stack| {
-                let maps = maps::read(pid);
+                let maps = maps::all(pid);
                 maps::find(&maps, stack.ip).is_some_and(|mapping| mapping.module().starts_with("libc"))
             });
             (stack, std::thread::sleep(Duration::from_millis(20))).0
         };
         let stack = (0..250).find_map(|_| asleep());
-        let maps = maps::read(pid);
+        let maps = maps::all(pid);
         let addresses = stack.map(|stack| Unwinders::new().unwind(&stack)).unwrap_or_default();
         child.kill().and_then(|()| child.wait()).expect("our own child");
         let modules: Vec<String> = addresses.iter().filter_map(|a| Some(maps::find(&maps, *a)?.module())).collect();
@@ -183,7 +190,7 @@ mod tests {
     #[test]
     fn random_stacks_end_and_never_panic() {
         let own = std::process::id();
-        let code: Vec<Mapping> = maps::read(own).into_iter().filter(|mapping| mapping.executable).collect();
+        let code: Vec<Mapping> = maps::all(own).into_iter().filter(|mapping| mapping.executable).collect();
         let mut seed = 7_u64;
         let mut next = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

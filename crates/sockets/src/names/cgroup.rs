@@ -55,7 +55,7 @@ pub struct CgroupNames {
 
 impl Default for CgroupNames {
     fn default() -> Self {
-        Self::at(mounted(&mountinfo::read("self")), true)
+        Self::at(mounted(&mountinfo::read()), true)
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
 
     /// Where control groups can be made; `None` if they cannot.
     fn hierarchy(what: &str) -> Option<PathBuf> {
-        let mount = mounted(&mountinfo::read("self"));
+        let mount = mounted(&mountinfo::read());
         if mount.is_none() {
             skip(what, "no unified hierarchy is mounted");
         }

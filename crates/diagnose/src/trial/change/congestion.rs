@@ -1,4 +1,5 @@
 //! TCP_CONGESTION: the congestion control of connections that are open.
+use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 
 use super::{Change, Kind, On};
@@ -37,7 +38,7 @@ pub const KIND: Kind = Kind {
 };
 
 fn check(change: &Change) -> Result<Vec<String>, UserError> {
-    let available = std::fs::read_to_string(AVAILABLE).unwrap_or_default();
+    let available = bounded_file::text(AVAILABLE).unwrap_or_default();
     let names: Vec<&str> = available.split_whitespace().collect();
     if names.is_empty() || names.contains(&change.value.as_str()) {
         return Ok(Vec::new());

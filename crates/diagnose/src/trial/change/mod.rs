@@ -17,6 +17,7 @@ mod sysctl;
 use std::time::Duration;
 
 use parshall_core::text::{quote, suggest};
+use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 
 use super::place::{SocketSetting, ThreadSetting};
@@ -147,7 +148,7 @@ impl Change {
 /// A number of a file below /proc/sys, in our own network namespace.
 fn own_sysctl(name: &str) -> Option<u64> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
-    std::fs::read_to_string(path).ok()?.split_whitespace().next()?.parse().ok()
+    bounded_file::text(path).ok()?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

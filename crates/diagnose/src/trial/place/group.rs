@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{ended, malformed};
 
+use parshall_host::bounded_file;
+
 /// The value of a group without a quota.
 pub const NO_LIMIT: &str = "max";
 
@@ -21,9 +23,9 @@ pub struct Group {
 impl Group {
     /// Microseconds of CPU time per period, or [`NO_LIMIT`].
     pub fn read(&self) -> io::Result<String> {
-        let text = match fs::read_to_string(self.directory.join("cpu.max")) {
+        let text = match bounded_file::text(self.directory.join("cpu.max")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::read_to_string(self.directory.join("cpu.cfs_quota_us"))
+                bounded_file::text(self.directory.join("cpu.cfs_quota_us"))
             }
             text => text,
         };

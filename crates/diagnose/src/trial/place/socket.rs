@@ -5,6 +5,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use parshall_host::proc_fs;
 use parshall_sys::pidfd::Pidfd;
@@ -17,6 +18,9 @@ use super::{ended, gone, malformed};
 pub const UNLOCKED: &str = "auto";
 /// The same for a buffer that the application has set.
 const LOCKED: &str = "locked";
+
+/// How long the descriptors of all processes are searched for a socket that has moved.
+const SEARCH_TIME: Duration = Duration::from_secs(10);
 
 /// An option of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +61,10 @@ pub struct Moved(Option<HashMap<u64, (u32, i32)>>);
 impl Moved {
     fn find(&mut self, inode: u64) -> Option<(u32, i32)> {
         let all = || {
+            let (begun, own) = (Instant::now(), std::process::id());
             let held = |pid| proc_fs::sockets(pid).into_iter().map(move |(fd, inode)| (inode, (pid, fd)));
-            proc_fs::pids().into_iter().filter(|&pid| pid != std::process::id()).flat_map(held).collect()
+            let pids = proc_fs::pids().into_iter().filter(|pid| *pid != own);
+            pids.take_while(|_| begun.elapsed() < SEARCH_TIME).flat_map(held).collect()
         };
         self.0.get_or_insert_with(all).get(&inode).copied()
     }

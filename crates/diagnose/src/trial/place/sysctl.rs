@@ -3,6 +3,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use parshall_host::bounded_file;
 use serde::{Deserialize, Serialize};
 
 use super::gone;
@@ -19,7 +20,7 @@ pub struct Sysctl {
 
 impl Sysctl {
     pub fn read(&self) -> io::Result<String> {
-        let text = self.inside(fs::read_to_string)?;
+        let text = self.inside(bounded_file::text)?;
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
