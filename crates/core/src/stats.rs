@@ -90,6 +90,8 @@ const T_800: [f64; 5] = [1.376, 1.061, 0.978, 0.941, 0.920];
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Spans {
     spans: Vec<(u64, u64)>,
+    /// The length of the spans before each, and of all.
+    before: Vec<u64>,
 }
 
 impl Spans {
@@ -104,22 +106,130 @@ impl Spans {
                 _ => spans.push((begin, end)),
             }
         }
-        Spans { spans }
+        let mut before = vec![0];
+        before.extend(spans.iter().scan(0, |sum, (begin, end)| {
+            *sum += end - begin;
+            Some(*sum)
+        }));
+        Spans { spans, before }
     }
 
-    /// Length of the part of `[begin, end)` that the spans cover.
+    /// Length of the part of `[begin, end)` that the spans cover. Takes the logarithm of their number.
     pub fn covered(&self, begin: u64, end: u64) -> u64 {
         let from = self.spans.partition_point(|s| s.1 <= begin);
-        self.spans[from..]
-            .iter()
-            .take_while(|s| s.0 < end)
-            .map(|s| s.1.min(end).saturating_sub(s.0.max(begin)))
-            .fold(0, u64::saturating_add)
+        let to = self.spans.partition_point(|s| s.0 < end);
+        if from >= to {
+            return 0;
+        }
+        let outside = begin.saturating_sub(self.spans[from].0) + self.spans[to - 1].1.saturating_sub(end);
+        self.before[to] - self.before[from] - outside
     }
 
     /// There is no span.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
+    }
+}
+
+/// Spans of time that may overlap, each with a weight, and how much of another span they cover: the sum over all of them of the
+/// weight times the length of the overlap.
+#[derive(Debug, Clone, Default)]
+pub struct Weighted {
+    begins: Steps,
+    ends: Steps,
+}
+
+/// Times in ascending order with the sums of the weights, and of the weights times the times, up to each.
+#[derive(Debug, Clone, Default)]
+struct Steps {
+    at: Vec<u64>,
+    sums: Vec<(f64, f64)>,
+}
+
+impl Steps {
+    fn new(mut steps: Vec<(u64, f64)>) -> Steps {
+        steps.sort_unstable_by_key(|step| step.0);
+        let sums = steps.iter().scan((0.0, 0.0), |sum, (at, weight)| {
+            *sum = (sum.0 + weight, sum.1 + weight * *at as f64);
+            Some(*sum)
+        });
+        Steps { sums: sums.collect(), at: steps.into_iter().map(|step| step.0).collect() }
+    }
+
+    /// The sum of the weight times the time that has passed since each step before `now`.
+    fn since(&self, now: u64) -> f64 {
+        let before = self.at.partition_point(|at| *at < now);
+        let (weight, product) = before.checked_sub(1).map_or((0.0, 0.0), |last| self.sums[last]);
+        weight * now as f64 - product
+    }
+}
+
+impl Weighted {
+    /// Spans `(begin, end)` in any order, with their weights.
+    pub fn new(spans: Vec<((u64, u64), f64)>) -> Weighted {
+        let begins = spans.iter().map(|((begin, _), weight)| (*begin, *weight)).collect();
+        let ends = spans.iter().map(|((begin, end), weight)| (*end.max(begin), *weight)).collect();
+        Weighted { begins: Steps::new(begins), ends: Steps::new(ends) }
+    }
+
+    /// The weighted length within `[begin, end)`. Takes the logarithm of their number.
+    pub fn covered(&self, begin: u64, end: u64) -> f64 {
+        let until = |now| self.begins.since(now) - self.ends.since(now);
+        (until(end) - until(begin)).max(0.0)
+    }
+}
+
+/// Finds the largest of neighbouring numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Largest {
+    /// A binary tree whose leaves are the numbers; each node has the index of the first of the largest below it.
+    tree: Vec<usize>,
+    numbers: Vec<u64>,
+}
+
+impl Largest {
+    /// Of these numbers.
+    pub fn of(numbers: Vec<u64>) -> Largest {
+        let n = numbers.len();
+        let mut largest = Largest { tree: vec![0; 2 * n], numbers };
+        (0..n).for_each(|i| largest.tree[n + i] = i);
+        for node in (1..n).rev() {
+            largest.tree[node] = largest.larger(largest.tree[2 * node], largest.tree[2 * node + 1]);
+        }
+        largest
+    }
+
+    /// The index of the first of the largest numbers in a range; None when that is empty. Takes the logarithm of its length.
+    pub fn within(&self, range: std::ops::Range<usize>) -> Option<usize> {
+        let n = self.numbers.len();
+        let (mut from, mut to) = (range.start + n, range.end.min(n) + n);
+        let mut found: Option<usize> = None;
+        let mut take = |node: usize| {
+            let index = self.tree[node];
+            found = Some(found.map_or(index, |best| self.larger(best, index)));
+        };
+        while from < to {
+            if from % 2 == 1 {
+                take(from);
+                from += 1;
+            }
+            if to % 2 == 1 {
+                to -= 1;
+                take(to);
+            }
+            (from, to) = (from / 2, to / 2);
+        }
+        found
+    }
+
+    /// Whether this number is 0.
+    pub fn is_zero(&self, index: usize) -> bool {
+        self.numbers.get(index).is_none_or(|number| *number == 0)
+    }
+
+    fn larger(&self, a: usize, b: usize) -> usize {
+        let key = |i: usize| (self.numbers[i], std::cmp::Reverse(i));
+        if key(b) > key(a) { b } else { a }
     }
 }
 
@@ -175,5 +285,25 @@ mod tests {
         assert_eq!(s.covered(0, 100), 30);
         assert_eq!(s.covered(25, 45), 10);
         assert_eq!(s.covered(30, 40), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn sums_in_advance_are_those_one_by_one(
+            raw in proptest::collection::vec((0u64..100, 0u64..40), 0..20), begin in 0u64..120, length in 0u64..120,
+        ) {
+            let spans: Vec<(u64, u64)> = raw.iter().map(|(begin, ns)| (*begin, begin + ns)).collect();
+            let end = begin + length;
+            let union = Spans::union(spans.clone());
+            let inside = |at: &u64| spans.iter().any(|s| (s.0..s.1).contains(at));
+            proptest::prop_assert_eq!(union.covered(begin, end), (begin..end).filter(inside).count() as u64);
+            let weighted = Weighted::new(spans.iter().map(|s| (*s, 0.5)).collect());
+            let sum: f64 = spans.iter().map(|s| 0.5 * overlap(*s, (begin, end)) as f64).sum();
+            proptest::prop_assert!((weighted.covered(begin, end) - sum).abs() < 1e-6);
+            let numbers: Vec<u64> = raw.iter().map(|(_, ns)| *ns).collect();
+            let (from, to) = (begin as usize % 20, end as usize % 25);
+            let first = (from..to.min(numbers.len())).rev().max_by_key(|&i| numbers[i]);
+            proptest::prop_assert_eq!(Largest::of(numbers.clone()).within(from..to), first);
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! Documentation/scheduler/sched-bwc.rst (v1, `throttled_time` in ns), Documentation/admin-guide/cgroup-v2.rst
 //! (`throttled_usec`, `cpu.max`).
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use parshall_evidence::CgroupCpu;
@@ -169,6 +168,7 @@ fn read_again(level: &Level) -> Option<Level> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn reads_both_formats() {

@@ -218,12 +218,12 @@ fn stack(capture: &Capture, hop: &Hop) -> Vec<String> {
 }
 
 /// Whether a part shows what the time was spent on in the end, and not only that somebody waited.
-pub fn is_end_seen(capture: &Capture, part: &PartFact<'_>) -> bool {
+pub fn is_end_seen(facts: &Facts<'_>, part: &PartFact<'_>) -> bool {
     part.rec.hops.last().is_some_and(|leaf| match leaf.kind {
         HopKind::Unseen | HopKind::Idle | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => {
             false
         }
-        HopKind::Reply => is_elsewhere(capture, &leaf.target),
+        HopKind::Reply => is_elsewhere(facts, &leaf.target),
         // A lock whose wait has a limit: the timer is not what it waits for.
         HopKind::Timer if part.spent == Spent::Lock => part.rec.hops.iter().any(|h| h.kind == HopKind::Lock),
         _ => true,
@@ -231,10 +231,10 @@ pub fn is_end_seen(capture: &Capture, part: &PartFact<'_>) -> bool {
 }
 
 /// An address of another host, as far as this host's flows tell.
-pub fn is_elsewhere(capture: &Capture, target: &str) -> bool {
+pub fn is_elsewhere(facts: &Facts<'_>, target: &str) -> bool {
     let Ok(address) = target.parse::<SocketAddr>() else { return false };
     let ip = address.ip().to_canonical();
-    !ip.is_loopback() && !capture.flows.iter().any(|f| f.local.ip().to_canonical() == ip)
+    !ip.is_loopback() && !facts.is_local(ip)
 }
 
 /// The chain of a finding, process by process; None where it has none.

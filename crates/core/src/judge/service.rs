@@ -1,43 +1,53 @@
 //! Services as a report shows them: their requests in figures, and where the time of these went.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TimeShare, Transport};
 
 use crate::judge::facts::Facts;
-use crate::judge::facts::requests::{ServiceFact, is_network, is_served_by};
+use crate::judge::facts::requests::served::ByService;
+use crate::judge::facts::requests::{ServiceFact, is_network};
 use crate::stats::ratio;
 
 /// All services, the one that lost most first; among those that lost nothing, the order of the capture.
 pub fn all(facts: &Facts<'_>) -> Vec<ServiceReport> {
     let (waited, services): (Vec<_>, Vec<_>) = facts.requests.services.iter().partition(|s| s.rec.waited);
+    let seen: BTreeSet<Ends> = services.iter().map(|s| ends(s.rec)).collect();
     let mut order: Vec<&ServiceFact<'_>> = services;
-    order.extend(waited.iter().filter(|w| !facts.requests.services.iter().any(|s| is_same(s, w))));
+    order.extend(waited.iter().filter(|w| !seen.contains(&ends(w.rec))));
     let lost = |s: &ServiceFact<'_>| if s.counted { s.lost_ns() } else { 0.0 };
     order.sort_by(|a, b| (!a.counted).cmp(&!b.counted).then(lost(b).total_cmp(&lost(a))));
-    let reported = order.into_iter().map(|fact| {
-        let with = waited.iter().find(|w| is_same(fact, w));
-        with.map_or_else(|| report(facts, fact), |waited| with_waited(facts, fact, waited))
+    let mut unsent = ByService::default();
+    for part in facts.parts.iter().filter(|part| is_network(part.blame)) {
+        unsent.add(facts.flows[part.flow].rec, part.ns);
+    }
+    let (pids, comms) = (&facts.capture.subject.pids, &facts.capture.subject.comms);
+    // Of two processes with the same number, the first; and so with requests that only waited.
+    let comms: BTreeMap<u32, &str> = pids.iter().copied().zip(comms.iter().map(String::as_str)).rev().collect();
+    let waited: BTreeMap<Ends, &ServiceFact<'_>> = waited.into_iter().rev().map(|w| (ends(w.rec), w)).collect();
+    let report = |fact: &ServiceFact<'_>| report(fact, &comms, unsent.of(fact.rec));
+    let reported = order.into_iter().map(|fact| match waited.get(&ends(fact.rec)).filter(|_| !fact.rec.waited) {
+        Some(also) => together((fact.time_ns, report(fact)), (also.time_ns, report(also))),
+        None => report(fact),
     });
     reported.collect()
 }
 
-/// The requests that only waited are those of this service.
-fn is_same(service: &ServiceFact<'_>, waited: &ServiceFact<'_>) -> bool {
-    let (a, b) = (service.rec, waited.rec);
-    let same_remote = !a.outbound || a.address == b.address;
-    !a.waited
-        && (a.transport, a.outbound, a.address.port()) == (b.transport, b.outbound, b.address.port())
-        && same_remote
+/// What two records of the same service have in common.
+type Ends = (bool, bool, u16, Option<SocketAddr>);
+
+fn ends(service: &Service) -> Ends {
+    let udp = matches!(service.transport, Transport::Udp);
+    (udp, service.outbound, service.address.port(), service.outbound.then_some(service.address))
 }
 
-/// A service with those of its requests that the probes could not see because they only waited.
-fn with_waited(facts: &Facts<'_>, fact: &ServiceFact<'_>, waited: &ServiceFact<'_>) -> ServiceReport {
-    let (seen, also) = (report(facts, fact), report(facts, waited));
-    let all = fact.time_ns + waited.time_ns;
-    let both = |a: f64, b: f64| (a * ratio(fact.time_ns, all) + b * ratio(waited.time_ns, all)).clamp(0.0, 1.0);
+/// A service with those of its requests that the probes could not see because they only waited; each with the time of its requests.
+fn together((seen_ns, seen): (f64, ServiceReport), (also_ns, also): (f64, ServiceReport)) -> ServiceReport {
+    let all = seen_ns + also_ns;
+    let both = |a: f64, b: f64| (a * ratio(seen_ns, all) + b * ratio(also_ns, all)).clamp(0.0, 1.0);
     let (a, b) = (&seen.time, &also.time);
     let mut work: Vec<TimeShare> = Vec::new();
-    let shares = a.work.iter().map(|w| (w, fact.time_ns)).chain(b.work.iter().map(|w| (w, waited.time_ns)));
+    let shares = a.work.iter().map(|w| (w, seen_ns)).chain(b.work.iter().map(|w| (w, also_ns)));
     for (part, ns) in shares {
         let share = part.share * ratio(ns, all);
         match work.iter_mut().find(|w| w.state == part.state) {
@@ -63,7 +73,7 @@ fn with_waited(facts: &Facts<'_>, fact: &ServiceFact<'_>, waited: &ServiceFact<'
     }
 }
 
-fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
+fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -> ServiceReport {
     let service = fact.rec;
     let seconds = service.observed_ns as f64 / 1e9;
     let answered = service.requests > 0 && service.observed_ns > 0;
@@ -75,7 +85,7 @@ fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
             Transport::Udp => "udp",
         }
         .to_string(),
-        process: process(facts, service),
+        process: process(comms, service),
         pids: service.pids.clone(),
         outbound: service.outbound,
         followed: service.followed,
@@ -87,20 +97,19 @@ fn report(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> ServiceReport {
         unanswered: service.unanswered,
         unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },
         abandoned: service.abandoned,
-        time: time(facts, fact),
+        time: time(fact, unsent_ns),
     }
 }
 
 /// The name of the process that answered most requests.
-fn process(facts: &Facts<'_>, service: &Service) -> String {
+fn process(comms: &BTreeMap<u32, &str>, service: &Service) -> String {
     let Some(pid) = service.pids.first() else { return String::new() };
     let hop = service.path.iter().flat_map(|p| &p.hops).find(|h| h.pid == *pid && !h.process.is_empty());
-    let subject = &facts.capture.subject;
-    let comm = || subject.pids.iter().position(|p| p == pid).and_then(|i| subject.comms.get(i)).cloned();
+    let comm = || comms.get(pid).map(|comm| (*comm).to_owned());
     hop.map(|h| h.process.clone()).or_else(comm).unwrap_or_default()
 }
 
-fn time(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> RequestTime {
+fn time(fact: &ServiceFact<'_>, unsent: f64) -> RequestTime {
     // What the service's own threads did; what others did for them is the chain's.
     let mut first: BTreeMap<HopKind, f64> = BTreeMap::new();
     for part in &fact.parts {
@@ -110,12 +119,6 @@ fn time(facts: &Facts<'_>, fact: &ServiceFact<'_>) -> RequestTime {
     *first.entry(HopKind::Unseen).or_default() += fact.unseen_ns;
     let mut take = |kind: HopKind| first.remove(&kind).unwrap_or(0.0);
     let (accept_queue, unread, incomplete) = (take(HopKind::AcceptQueue), take(HopKind::Unread), take(HopKind::Client));
-    let unsent: f64 = facts
-        .parts
-        .iter()
-        .filter(|p| is_network(p.blame) && is_served_by(facts.flows[p.flow].rec, fact.rec))
-        .map(|p| p.ns)
-        .sum();
     let all = fact.time_ns + unsent;
     let share = |ns: f64| ratio(ns, all).clamp(0.0, 1.0);
     let mut work: Vec<TimeShare> = first

@@ -4,7 +4,6 @@
 //! and version 2 have it in memory.stat.
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use parshall_evidence::MemoryGroup;
@@ -93,6 +92,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn reads_fields_by_their_whole_names() {

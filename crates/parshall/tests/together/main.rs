@@ -11,6 +11,7 @@ mod lab_clean;
 mod lab_experiment;
 mod lab_loads;
 mod lab_testbed;
+mod large_case;
 mod recordings;
 mod sockets;
 mod sockets_delivery;

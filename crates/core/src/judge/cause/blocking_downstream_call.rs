@@ -27,7 +27,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     // Others wait to be read meanwhile: the call blocks a loop that serves them all.
     let blocks = waits.hop(|h| h.kind == HopKind::Unread).is_some();
-    let fix = match (blocks, chain::is_elsewhere(facts.capture, &leaf.target)) {
+    let fix = match (blocks, chain::is_elsewhere(facts, &leaf.target)) {
         (true, _) => format!(
             "{} serves nobody else while it waits: ask {server} with an asynchronous client or in other threads.",
             named(leaf)

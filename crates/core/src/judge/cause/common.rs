@@ -63,7 +63,7 @@ impl<'f, 'a> Waits<'f, 'a> {
         let seen: f64 = affected
             .iter()
             .flat_map(|(s, _)| s.lost_to(spent))
-            .filter(|p| chain::is_end_seen(facts.capture, p))
+            .filter(|p| chain::is_end_seen(facts, p))
             .map(|p| p.ns)
             .sum();
         let loss = RequestLoss {
@@ -167,7 +167,7 @@ impl<'f, 'a> Waits<'f, 'a> {
             .then(|| leaf.target.parse::<std::net::SocketAddr>().ok())
             .flatten()
         {
-            let elsewhere = chain::is_elsewhere(self.facts.capture, &leaf.target);
+            let elsewhere = chain::is_elsewhere(self.facts, &leaf.target);
             let command = format!("parshall attach --port {}", host.port());
             return Some(PeerCommand { command, host: elsewhere.then(|| words::host(host)) });
         }

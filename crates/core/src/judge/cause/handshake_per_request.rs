@@ -6,7 +6,7 @@ use parshall_evidence::Evidence;
 
 use super::{Cause, Outcome, user_cpu_bound};
 use crate::judge::facts::Facts;
-use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, crypto_share};
+use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, Crypto};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -20,11 +20,10 @@ const MIN_EXCHANGES: f64 = 1.5;
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
-    let threads: Vec<u32> = facts.threads.iter().map(|t| t.rec.tid).collect();
-    let Some((tid, crypto)) = threads
-        .iter()
-        .map(|&tid| (tid, crypto_share(facts.capture, tid)))
-        .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+    let crypto = Crypto::new(facts.capture);
+    let threads = facts.threads.iter().map(|thread| thread.rec.tid);
+    let Some((tid, crypto)) =
+        threads.map(|tid| (tid, crypto.share(tid))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
     else {
         return Outcome::Untested("no thread was seen".to_string());
     };

@@ -2,6 +2,8 @@
 //!
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
+use std::collections::BTreeMap;
+
 use parshall_evidence::{Capture, Evidence, Place, RelayStart, Rung, SyscallCell};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
@@ -22,8 +24,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = unseen(facts) {
         return Outcome::Untested(why);
     }
+    let together = Together::new(facts);
     let mut tested: Vec<(&ThreadFact<'_>, Result<(), String>)> =
-        facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together(facts, t)))).collect();
+        facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together.of(t.rec.pid)))).collect();
     tested.sort_by(|a, b| b.0.ledger.on_cpu().total_cmp(&a.0.ledger.on_cpu()).then(a.0.rec.tid.cmp(&b.0.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
@@ -114,15 +117,35 @@ fn paired(thread: &ThreadFact<'_>) -> f64 {
     ratio(thread.rec.copy.pairs as f64, thread.rec.copy.recvs as f64)
 }
 
-/// How busy the threads of a process are together with each of its streams: a runtime moves the copying of one stream between its
+/// How busy the threads of each process are together with each of its streams: a runtime moves the copying of one stream between its
 /// threads, none of which is busy by itself. Between slices other threads may have copied, so within them counts too.
-fn together(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> f64 {
-    let pid = thread.rec.pid;
-    let copying = || facts.threads.iter().filter(|t| t.rec.pid == pid && paired(t) >= 0.5);
-    let sliced: f64 = copying().map(|t| ratio(t.rec.on_cpu_ns as f64, t.rec.observed_ns as f64)).sum();
-    let sum = copying().map(busy).sum::<f64>().max(sliced);
-    let streams = facts.flows.iter().filter(|f| f.rec.pid == pid && f.shape == Shape::StreamIn).count();
-    ratio(sum, streams.clamp(1, facts.capture.host.cpus.max(1) as usize) as f64)
+struct Together {
+    /// By process: as it is over the window, and within the slices.
+    busy: BTreeMap<u32, (f64, f64)>,
+    streams: BTreeMap<u32, usize>,
+    cpus: usize,
+}
+
+impl Together {
+    fn new(facts: &Facts<'_>) -> Together {
+        let cpus = facts.capture.host.cpus.max(1) as usize;
+        let mut together = Together { busy: BTreeMap::new(), streams: BTreeMap::new(), cpus };
+        for thread in facts.threads.iter().filter(|t| paired(t) >= 0.5) {
+            let sums = together.busy.entry(thread.rec.pid).or_default();
+            let sliced = ratio(thread.rec.on_cpu_ns as f64, thread.rec.observed_ns as f64);
+            *sums = (sums.0 + busy(thread), sums.1 + sliced);
+        }
+        for flow in facts.flows.iter().filter(|f| f.shape == Shape::StreamIn) {
+            *together.streams.entry(flow.rec.pid).or_default() += 1;
+        }
+        together
+    }
+
+    fn of(&self, pid: u32) -> f64 {
+        let (sum, sliced) = self.busy.get(&pid).copied().unwrap_or_default();
+        let streams = self.streams.get(&pid).copied().unwrap_or(0);
+        ratio(sum.max(sliced), streams.clamp(1, self.cpus) as f64)
+    }
 }
 
 /// The discriminator; the error says which number speaks against it.

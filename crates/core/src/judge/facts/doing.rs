@@ -3,7 +3,7 @@ use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
 use crate::judge::ledger::thread::{State, Wait};
-use crate::stats::{overlap, ratio};
+use crate::stats::{Largest, Spans, overlap, ratio};
 
 /// Threads of one process that are examined when nothing shows which one was responsible.
 const MAX_THREADS: usize = 64;
@@ -76,21 +76,56 @@ pub fn wait_of(facts: &Facts<'_>, index: usize) -> Wait {
     facts.capture.thread_stalls.get(index).map_or(Wait::Other, |s| Wait::of(&s.syscall_name, s.fd, s.syscall))
 }
 
+/// The long times off the CPU of one thread.
+#[derive(Debug, Default)]
+pub struct Off {
+    /// Indices into the capture, in order of time.
+    stalls: Vec<usize>,
+    /// When each begins and ends.
+    spans: Vec<(u64, u64)>,
+    /// Runnable, throttled, blocked.
+    by_why: [Spans; 3],
+    /// Lengths of those in which it was blocked; 0 of the others.
+    blocked: Largest,
+}
+
+impl Off {
+    /// `stalls` are the thread's, in order of time, with their indices.
+    pub fn new(indices: Vec<usize>, stalls: &[&ThreadStall]) -> Off {
+        let spans: Vec<(u64, u64)> = stalls.iter().map(|s| (s.begin_ns, s.begin_ns.saturating_add(s.ns))).collect();
+        let of = |why: OffCpu| {
+            let own = stalls.iter().zip(&spans).filter(|(stall, _)| stall.why == why);
+            Spans::union(own.map(|(_, span)| *span).collect())
+        };
+        let blocked = stalls.iter().map(|stall| if stall.why == OffCpu::Blocked { stall.ns } else { 0 });
+        let by_why = [of(OffCpu::Runnable), of(OffCpu::Throttled), of(OffCpu::Blocked)];
+        Off { by_why, blocked: Largest::of(blocked.collect()), spans, stalls: indices }
+    }
+
+    /// The time in which it was blocked for longest within a span: how long in there, and its index in the capture.
+    fn longest_within(&self, span: (u64, u64)) -> Option<(u64, usize)> {
+        // A thread is off the CPU once at a time, so its stalls are disjoint and their ends are in order too: only the first and the
+        // last reach out of the span.
+        let from = self.spans.partition_point(|s| s.1 <= span.0);
+        let to = self.spans.partition_point(|s| s.0 < span.1).max(from);
+        let inner = self.blocked.within((from + 1).min(to)..to.saturating_sub(1).max(from));
+        let mut longest = None;
+        for at in
+            [(from < to).then_some(from), inner, to.checked_sub(1).filter(|last| *last > from)].into_iter().flatten()
+        {
+            let ns = if self.blocked.is_zero(at) { 0 } else { overlap(self.spans[at], span) };
+            if ns > 0 && longest.is_none_or(|(most, _)| ns > most) {
+                longest = Some((ns, self.stalls[at]));
+            }
+        }
+        longest
+    }
+}
+
 fn during(facts: &Facts<'_>, thread: &ThreadFact<'_>, span: (u64, u64), depth: u32) -> Doing {
     let length = span.1.saturating_sub(span.0) as f64;
-    let mut sums = [0.0; 3];
-    let mut longest: Option<(u64, usize)> = None;
-    for (index, stall, ns) in stalls_within(facts, thread, span) {
-        let slot = match stall.why {
-            OffCpu::Runnable => 0,
-            OffCpu::Throttled => 1,
-            OffCpu::Blocked => 2,
-        };
-        sums[slot] += ns as f64;
-        if stall.why == OffCpu::Blocked && longest.is_none_or(|(most, _)| ns > most) {
-            longest = Some((ns, index));
-        }
-    }
+    let sums = [0, 1, 2].map(|why: usize| thread.off.by_why[why].covered(span.0, span.1) as f64);
+    let longest = thread.off.longest_within(span);
     let seen: f64 = sums.iter().sum();
     let rest = (1.0 - ratio(seen, length)).max(0.0);
     let fit = if seen > length { ratio(length, seen) } else { 1.0 };
@@ -146,19 +181,4 @@ fn awake(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> [f64; 3] {
     let awake = thread.ledger.awake;
     let asleep = (1.0 - awake.iter().sum::<f64>()).max(0.0);
     [awake[0], awake[1], awake[2] + asleep * facts.hidden_throttling]
-}
-
-fn stalls_within<'f>(
-    facts: &'f Facts<'_>,
-    thread: &'f ThreadFact<'_>,
-    span: (u64, u64),
-) -> impl Iterator<Item = (usize, &'f ThreadStall, u64)> {
-    // A thread is off the CPU once at a time, so its stalls are disjoint and their ends are in order too.
-    let at = move |i: usize| &facts.capture.thread_stalls[i];
-    let from = thread.stalls.partition_point(|&i| at(i).begin_ns.saturating_add(at(i).ns) <= span.0);
-    thread.stalls[from..]
-        .iter()
-        .take_while(move |&&i| at(i).begin_ns < span.1)
-        .map(move |&i| (i, at(i), overlap((at(i).begin_ns, at(i).begin_ns.saturating_add(at(i).ns)), span)))
-        .filter(|(_, _, ns)| *ns > 0)
 }

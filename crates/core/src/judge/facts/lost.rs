@@ -53,23 +53,28 @@ impl Lost {
 
     /// The flows that lost something worth naming: 5 % of the time in which they could have moved data.
     pub fn affected(&self, facts: &Facts<'_>) -> Vec<usize> {
+        self.of_affected(facts).into_iter().map(|(flow, _)| flow).collect()
+    }
+
+    /// The same, with what each lost.
+    fn of_affected(&self, facts: &Facts<'_>) -> Vec<(usize, f64)> {
         let worth = |&&(flow, ns): &&(usize, f64)| ns >= 0.05 * facts.flows[flow].could_ns;
-        let named: Vec<usize> = self.by_flow.iter().filter(worth).map(|(flow, _)| *flow).collect();
-        if named.is_empty() { self.by_flow.iter().map(|(flow, _)| *flow).collect() } else { named }
+        let named: Vec<(usize, f64)> = self.by_flow.iter().filter(worth).copied().collect();
+        if named.is_empty() { self.by_flow.clone() } else { named }
     }
 
     /// Share of the time in which the affected flows could have moved data, 0..=1.
     pub fn share(&self, facts: &Facts<'_>) -> f64 {
-        let affected = self.affected(facts);
-        let could: f64 = affected.iter().map(|&f| facts.flows[f].could_ns).sum();
-        let lost: f64 = self.by_flow.iter().filter(|(f, _)| affected.contains(f)).map(|(_, ns)| ns).sum();
+        let affected = self.of_affected(facts);
+        let could: f64 = affected.iter().map(|&(flow, _)| facts.flows[flow].could_ns).sum();
+        let lost: f64 = affected.iter().map(|(_, ns)| ns).sum();
         ratio(lost, could).min(1.0)
     }
 
     /// Lost time averaged over the affected flows, in milliseconds; never more than the window.
     pub fn mean_ms(&self, facts: &Facts<'_>) -> f64 {
-        let affected = self.affected(facts);
-        let lost: f64 = self.by_flow.iter().filter(|(f, _)| affected.contains(f)).map(|(_, ns)| ns).sum();
+        let affected = self.of_affected(facts);
+        let lost: f64 = affected.iter().map(|(_, ns)| ns).sum();
         ratio(lost, affected.len() as f64).min(facts.capture.window_ns as f64) / 1e6
     }
 

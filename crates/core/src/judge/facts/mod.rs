@@ -10,15 +10,17 @@ pub mod network;
 pub mod pair;
 pub mod requests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use parshall_evidence::{
-    Capture, FlowRecord, FlowStall, FlowState, NetSettings, OffCpu, SocketFigures, ThreadRecord, ThreadStall,
+    Capture, FlowRecord, FlowStall, FlowState, NamespaceCounters, NetSettings, OffCpu, SocketFigures, ThreadRecord,
+    ThreadStall,
 };
 
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
-use crate::judge::ledger::thread::{State as ThreadState, ThreadLedger};
+use crate::judge::ledger::thread::{KernelCalls, State as ThreadState, ThreadLedger};
 use crate::judge::waiting::Quiet;
 use crate::judge::words;
 use crate::stats::{Spans, ratio};
@@ -83,8 +85,8 @@ pub struct ThreadFact<'a> {
     pub rec: &'a ThreadRecord,
     /// Its account.
     pub ledger: ThreadLedger,
-    /// Its own time off the CPU, in order of time: indices into the capture.
-    pub stalls: Vec<usize>,
+    /// Its own long times off the CPU.
+    pub off: doing::Off,
     /// Requests or messages that it (or its process, if that says more) handled, scaled to the window.
     pub items: f64,
     /// CPU time for each of them; None when nothing was handled. Estimated where [`Facts::scaled`] says so.
@@ -121,6 +123,12 @@ pub struct Facts<'a> {
     by_tid: BTreeMap<u32, usize>,
     /// Process id to indices into `threads`.
     by_pid: BTreeMap<u32, Vec<usize>>,
+    /// What SOCK_DIAG said, by flow.
+    figures: BTreeMap<u64, &'a SocketFigures>,
+    /// Counters of network namespaces, by inode.
+    spaces: BTreeMap<u64, &'a NamespaceCounters>,
+    /// Addresses of this host, as far as its flows tell.
+    local_ips: BTreeSet<IpAddr>,
 }
 
 impl<'a> Facts<'a> {
@@ -142,17 +150,19 @@ impl<'a> Facts<'a> {
             by_pid.entry(thread.rec.pid).or_default().push(index);
         }
         let hidden_throttling = hidden_throttling(capture);
-        let (parts, raw_ns, requests) = (Vec::new(), BTreeMap::new(), Requests { services: Vec::new() });
-        let network = Network::default();
+        let counters = capture.counters.as_ref();
         let mut facts = Facts {
             capture,
+            figures: first_by(counters.map_or(&[][..], |c| &c.sockets), |figures| figures.flow),
+            spaces: first_by(counters.map_or(&[][..], |c| &c.namespaces), |space| space.netns),
+            local_ips: capture.flows.iter().map(|flow| flow.local.ip().to_canonical()).collect(),
             flows,
             threads,
-            parts,
-            requests,
+            parts: Vec::new(),
+            requests: Requests::default(),
             quiet: Quiet::default(),
-            network,
-            raw_ns,
+            network: Network::default(),
+            raw_ns: BTreeMap::new(),
             hidden_throttling,
             by_tid,
             by_pid,
@@ -229,13 +239,22 @@ impl<'a> Facts<'a> {
 
     /// What SOCK_DIAG said of a flow at the window's end.
     pub fn figures(&self, flow: u64) -> Option<&'a SocketFigures> {
-        let sockets = &self.capture.counters.as_ref()?.sockets;
-        sockets.iter().find(|figures| figures.flow == flow)
+        self.figures.get(&flow).copied()
+    }
+
+    /// The counters of a network namespace.
+    pub fn space(&self, netns: u64) -> Option<&'a NamespaceCounters> {
+        self.spaces.get(&netns).copied()
+    }
+
+    /// Whether an address is one of this host, as far as its flows tell.
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.local_ips.contains(&ip)
     }
 
     /// The settings of a network namespace, where they were read.
     pub fn settings(&self, netns: u64) -> Option<NetSettings> {
-        self.capture.counters.as_ref()?.namespace(netns)?.settings
+        self.space(netns)?.settings
     }
 
     /// The thread with this id.
@@ -302,6 +321,15 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// The records by a number; of those with the same one the first.
+fn first_by<T>(records: &[T], number: impl Fn(&T) -> u64) -> BTreeMap<u64, &T> {
+    let mut found = BTreeMap::new();
+    for record in records {
+        found.entry(number(record)).or_insert(record);
+    }
+    found
+}
+
 fn throttled_periods(capture: &Capture) -> f64 {
     let share = |c: &parshall_evidence::CgroupCpu| ratio(c.throttled_periods as f64, c.periods as f64).min(1.0);
     capture.cgroups.iter().map(share).fold(0.0, f64::max)
@@ -318,7 +346,8 @@ fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
     for (index, stall) in capture.flow_stalls.iter().enumerate() {
         stalls.entry(stall.flow).or_default().push((index, stall));
     }
-    capture.flows.iter().map(|rec| flow_fact(rec, stalls.get(&rec.id).map_or(&[][..], Vec::as_slice))).collect()
+    // A second record of the same flow would count them twice.
+    capture.flows.iter().map(|rec| flow_fact(rec, &stalls.remove(&rec.id).unwrap_or_default())).collect()
 }
 
 fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFact<'a> {
@@ -399,7 +428,7 @@ fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<ThreadF
     for own in stalls.values_mut() {
         own.sort_by_key(|&i| (capture.thread_stalls[i].begin_ns, i));
     }
-    let work = Work::count(flows);
+    let (work, calls) = (Work::count(flows), KernelCalls::new(capture));
     let mut cpu_of_pid: BTreeMap<u32, f64> = BTreeMap::new();
     for thread in &capture.threads {
         *cpu_of_pid.entry(thread.pid).or_default() += thread.cpu_ns as f64;
@@ -408,13 +437,14 @@ fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<ThreadF
         .threads
         .iter()
         .map(|rec| {
-            let own = stalls.get(&rec.tid).cloned().unwrap_or_default();
+            // A second record of the same thread would count them twice.
+            let own = stalls.remove(&rec.tid).unwrap_or_default();
             let refs: Vec<&ThreadStall> = own.iter().map(|&i| &capture.thread_stalls[i]).collect();
             let waiting = unread.get(&rec.tid).or_else(|| unread.get(&(rec.pid | PID_KEY)));
             let none = Spans::default();
-            let ledger = ThreadLedger::new(rec, &refs, waiting.unwrap_or(&none), capture);
+            let ledger = ThreadLedger::new(rec, &refs, waiting.unwrap_or(&none), &calls);
             let cpu_of_pid = cpu_of_pid.get(&rec.pid).copied().unwrap_or(0.0);
-            work.fact(rec, ledger, own, cpu_of_pid)
+            work.fact(rec, ledger, doing::Off::new(own, &refs), cpu_of_pid)
         })
         .collect()
 }
@@ -458,13 +488,7 @@ impl Work {
         work
     }
 
-    fn fact<'a>(
-        &self,
-        rec: &'a ThreadRecord,
-        ledger: ThreadLedger,
-        stalls: Vec<usize>,
-        pid_cpu: f64,
-    ) -> ThreadFact<'a> {
+    fn fact<'a>(&self, rec: &'a ThreadRecord, ledger: ThreadLedger, off: doing::Off, pid_cpu: f64) -> ThreadFact<'a> {
         let own = self.by_tid.get(&rec.tid).copied().unwrap_or_default();
         let process = self.by_pid.get(&rec.pid).copied().unwrap_or_default();
         let cost = |cpu: f64, items: f64| (items >= 1.0).then(|| cpu / items);
@@ -479,7 +503,7 @@ impl Work {
         // A thread that is idle most of the time does not hold anyone up with a millisecond of work now and then.
         let floor = if ledger.on_cpu() >= MOSTLY_BUSY * ledger.wall_ns { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
         let expensive = bulk || cost_ns.is_some_and(|c| c >= floor);
-        ThreadFact { rec, ledger, stalls, items: own.0.max(process.0), cost_ns, bytes: moved.1, expensive }
+        ThreadFact { rec, ledger, off, items: own.0.max(process.0), cost_ns, bytes: moved.1, expensive }
     }
 }
 

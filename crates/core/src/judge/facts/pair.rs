@@ -8,35 +8,64 @@ use super::doing::Doing;
 use super::{Facts, FlowFact};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::thread::Wait;
-use crate::stats::{Spans, overlap, ratio};
+use crate::stats::{Spans, Weighted, overlap, ratio};
+
+/// Of more connections between the same two addresses that overlap in time, so many are compared. A host has one at a time in each
+/// of its namespaces.
+const SAME_MAX: usize = 64;
+
+/// Flows between the same two addresses, by when they begin.
+#[derive(Default)]
+struct Same {
+    begins: Vec<(u64, usize)>,
+    /// The latest end of each flow and of those before it.
+    ends: Vec<u64>,
+}
 
 /// Finds the flows whose other end is in the capture.
 pub fn join(flows: &mut [FlowFact<'_>]) {
-    let mut ends = BTreeMap::new();
+    let mut ends: BTreeMap<_, Same> = BTreeMap::new();
     for (index, flow) in flows.iter().enumerate() {
-        ends.entry((flow.rec.local, flow.rec.remote)).or_insert_with(Vec::new).push(index);
+        ends.entry((flow.rec.local, flow.rec.remote)).or_default().begins.push((flow.rec.begin_ns, index));
+    }
+    for same in ends.values_mut() {
+        same.begins.sort_unstable();
+        let latest = same.begins.iter().scan(0, |latest: &mut u64, (_, index)| {
+            *latest = (*latest).max(flows[*index].rec.end_ns);
+            Some(*latest)
+        });
+        same.ends = latest.collect();
     }
     for index in 0..flows.len() {
         let rec: &FlowRecord = flows[index].rec;
-        // The ends may live in different namespaces; a tuple that two connections share is told apart by their times.
-        flows[index].pair = ends.get(&(rec.remote, rec.local)).and_then(|found| {
-            found
-                .iter()
-                .copied()
-                .filter(|&i| i != index)
-                .max_by_key(|&i| overlap((rec.begin_ns, rec.end_ns), (flows[i].rec.begin_ns, flows[i].rec.end_ns)))
-        });
+        flows[index].pair = ends.get(&(rec.remote, rec.local)).and_then(|same| same.other_end(flows, index));
     }
 }
 
-/// A span of one flow that explains a wait of its other end, and how much of that span does.
-#[derive(Debug, Clone, Copy)]
-struct Reason {
-    span: (u64, u64),
-    /// Share that explains why no reply comes.
-    think: f64,
-    /// Share that explains why the window is shut.
-    window: f64,
+impl Same {
+    /// The ends may live in different namespaces; a tuple that two connections share is told apart by their times.
+    fn other_end(&self, flows: &[FlowFact<'_>], index: usize) -> Option<usize> {
+        let span = |i: usize| (flows[i].rec.begin_ns, flows[i].rec.end_ns);
+        let own = span(index);
+        let from = self.ends.partition_point(|end| *end <= own.0);
+        let meeting = self.begins[from..].iter().take_while(|(begin, _)| *begin < own.1).map(|(_, i)| *i);
+        let longest = meeting
+            .filter(|i| *i != index)
+            .take(SAME_MAX)
+            .max_by_key(|&i| (overlap(own, span(i)), i))
+            .filter(|&i| overlap(own, span(i)) > 0);
+        let any = || self.begins.iter().rev().map(|(_, i)| *i).find(|i| *i != index);
+        longest.or_else(any)
+    }
+}
+
+/// The spans of one flow that explain waits of its other end, each with the share of it that does.
+#[derive(Debug, Default)]
+struct Reasons {
+    /// Why no reply comes.
+    think: Weighted,
+    /// Why the window is shut.
+    window: Weighted,
 }
 
 /// Removes what is on two accounts. Returns what remains, and for each flow the time that was taken off.
@@ -109,15 +138,16 @@ fn explained_by_peer(
     facts: &Facts<'_>,
     part: &Part,
     other: usize,
-    reasons: &[Vec<Reason>],
+    reasons: &[Reasons],
     thinking: &[Spans],
     account_ns: f64,
 ) -> f64 {
     match (part.blame, part.span) {
         (Blame::PeerHeld, _) => 1.0,
-        (Blame::PeerThink | Blame::PeerWindow, Some(span)) => {
-            let window = part.blame == Blame::PeerWindow;
-            covered(&reasons[other], span, |r| if window { r.window } else { r.think })
+        (Blame::PeerThink | Blame::PeerWindow, Some((begin, ns))) => {
+            let Reasons { think, window } = &reasons[other];
+            let reasons = if part.blame == Blame::PeerWindow { window } else { think };
+            ratio(reasons.covered(begin, begin.saturating_add(ns)), ns as f64)
         }
         // The end that waits for the answer says so better than the end that owes it; and an end that still holds a part
         // of its request is not owed one.
@@ -134,17 +164,6 @@ fn explained_by_peer(
     }
 }
 
-fn covered(reasons: &[Reason], (begin, ns): (u64, u64), weight: impl Fn(&Reason) -> f64) -> f64 {
-    let span = (begin, begin.saturating_add(ns));
-    let from = reasons.partition_point(|r| r.span.1 <= span.0);
-    let sum: f64 = reasons[from..]
-        .iter()
-        .take_while(|r| r.span.0 < span.1)
-        .map(|r| weight(r) * overlap(r.span, span) as f64)
-        .sum();
-    ratio(sum, ns as f64)
-}
-
 /// For each flow, the lost time that explains why its other end gets no reply.
 fn think_account(facts: &Facts<'_>, parts: &[Part]) -> Vec<f64> {
     let mut account = vec![0.0; facts.flows.len()];
@@ -158,22 +177,25 @@ fn explains_silence(blame: Blame) -> bool {
     !matches!(blame, Blame::AppBlocked | Blame::PeerThink | Blame::PeerHeld)
 }
 
-fn reasons(facts: &Facts<'_>, raw: &Raw) -> Vec<Vec<Reason>> {
-    let mut reasons: Vec<Vec<Reason>> = vec![Vec::new(); facts.flows.len()];
+fn reasons(facts: &Facts<'_>, raw: &Raw) -> Vec<Reasons> {
+    type Explained = Vec<((u64, u64), f64)>;
+    let mut reasons: Vec<(Explained, Explained)> = vec![Default::default(); facts.flows.len()];
+    let mut add = |flow: usize, span: (u64, u64), think: f64, window: f64| {
+        reasons[flow].0.extend((think > 0.0).then_some((span, think)));
+        reasons[flow].1.extend((window > 0.0).then_some((span, window)));
+    };
     for part in &raw.parts {
         let Some((begin, ns)) = part.span else { continue };
         let share = ratio(part.ns, ns as f64 * facts.flows[part.flow].ledger.scale).min(1.0);
         let think = if explains_silence(part.blame) { share } else { 0.0 };
         let window = if part.state == State::ReaderWaiting { share } else { 0.0 };
-        reasons[part.flow].push(Reason { span: (begin, begin.saturating_add(ns)), think, window });
+        add(part.flow, (begin, begin.saturating_add(ns)), think, window);
     }
     for &(flow, span, share) in &raw.excused {
-        reasons[flow].push(Reason { span, think: share, window: share });
+        add(flow, span, share, share);
     }
-    for own in &mut reasons {
-        own.sort_by_key(|r| r.span);
-    }
-    reasons
+    let of = |(think, window)| Reasons { think: Weighted::new(think), window: Weighted::new(window) };
+    reasons.into_iter().map(of).collect()
 }
 
 fn spans_of(facts: &Facts<'_>, parts: &[Part], take: impl Fn(&Part) -> bool) -> Vec<Spans> {

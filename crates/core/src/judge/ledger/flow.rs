@@ -1,5 +1,7 @@
 //! The flow ledger: a flow's wall time, split into states that exclude each other.
-use parshall_evidence::{FlowRecord, FlowStall, Release, STALL_MIN_NS};
+use std::collections::BTreeMap;
+
+use parshall_evidence::{FlowRecord, FlowStall, FlowState, Release, STALL_MIN_NS};
 
 use super::flow_rules::{Context, remainder};
 use crate::stats::ratio;
@@ -171,8 +173,14 @@ impl FlowLedger {
             scaled: observed > 0.0 && scale > 1.01,
             context,
         };
+        let mut by_cell: BTreeMap<(FlowState, Release), Vec<(usize, &FlowStall)>> = BTreeMap::new();
+        for &(index, stall) in stalls {
+            by_cell.entry((stall.state, stall.release)).or_default().push((index, stall));
+        }
         for cell in &flow.cells {
-            ledger.add_cell(flow, cell, stalls);
+            // A second cell of the same kind would count them twice.
+            let own = by_cell.remove(&(cell.state, cell.release)).unwrap_or_default();
+            ledger.add_cell(flow, cell, &own);
         }
         ledger.add_unseen(flow, if observed > 0.0 { (observed - cells_ns) * scale } else { wall_ns });
         ledger
@@ -183,13 +191,12 @@ impl FlowLedger {
         self.ns[state as usize]
     }
 
-    fn add_cell(&mut self, flow: &FlowRecord, cell: &parshall_evidence::FlowCell, stalls: &[(usize, &FlowStall)]) {
-        let own = || stalls.iter().filter(|(_, s)| s.state == cell.state && s.release == cell.release);
-        let long: f64 = own().map(|(_, s)| s.ns as f64).sum();
+    fn add_cell(&mut self, flow: &FlowRecord, cell: &parshall_evidence::FlowCell, own: &[(usize, &FlowStall)]) {
+        let long: f64 = own.iter().map(|(_, s)| s.ns as f64).sum();
         // Stalls are contained in their cell; if they claim more, the cell is right.
         let fit = if long > cell.ns as f64 { ratio(cell.ns as f64, long) } else { 1.0 };
         let mut seen = 0;
-        for (index, stall) in own() {
+        for (index, stall) in own {
             seen += 1;
             for (state, ns) in self.context.split(cell.state, cell.release, stall.ns as f64, 1) {
                 self.push(Interval {

@@ -2,6 +2,8 @@
 //!
 //! CPU time is exact over the whole window. Time off the CPU is what remains, split as it was observed. A blocked
 //! thread waited only while one of its sockets had unread data; otherwise it was idle, whatever system call it sat in.
+use std::collections::BTreeMap;
+
 use parshall_evidence::{Capture, FdKind, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
 
 use crate::stats::{Spans, ratio};
@@ -141,8 +143,14 @@ pub struct ThreadLedger {
 }
 
 impl ThreadLedger {
-    /// Builds the account of `thread`. `stalls` are its own; `unread` is when sockets it reads had unread data.
-    pub fn new(thread: &ThreadRecord, stalls: &[&ThreadStall], unread: &Spans, capture: &Capture) -> ThreadLedger {
+    /// Builds the account of `thread`. `stalls` are its own; `unread` is when sockets it reads had unread data; `calls` are those of
+    /// all threads in which samples found them.
+    pub fn new(
+        thread: &ThreadRecord,
+        stalls: &[&ThreadStall],
+        unread: &Spans,
+        calls: &KernelCalls<'_>,
+    ) -> ThreadLedger {
         let wall_ns = thread.end_ns.saturating_sub(thread.begin_ns) as f64;
         let cpu_ns = (thread.cpu_ns as f64).min(wall_ns);
         let off_ns = wall_ns - cpu_ns;
@@ -166,7 +174,7 @@ impl ThreadLedger {
         ns[State::BlockedWorkAvailable as usize] = with_work;
         ns[State::Idle as usize] = blocked - with_work;
         let awake = awake(thread, stalls, cpu_ns, ratio(off_ns, seen_off));
-        ThreadLedger { wall_ns, ns, kernel_calls: kernel_calls(thread.tid, capture), user_share, awake }
+        ThreadLedger { wall_ns, ns, kernel_calls: calls.of(thread.tid), user_share, awake }
     }
 
     /// Time in a state.
@@ -214,16 +222,30 @@ fn awake(thread: &ThreadRecord, stalls: &[&ThreadStall], cpu_ns: f64, scale: f64
     if total <= 0.0 { [0.0; 3] } else { [cpu_ns / total, runnable / total, throttled / total] }
 }
 
-fn kernel_calls(tid: u32, capture: &Capture) -> Vec<(String, u64)> {
-    let mut calls: Vec<(String, u64)> = Vec::new();
-    for sample in capture.samples.iter().filter(|s| s.tid == tid && !s.user && s.syscall != NO_SYSCALL) {
-        match calls.iter_mut().find(|(name, _)| *name == sample.syscall_name) {
-            Some((_, n)) => *n = n.saturating_add(sample.count),
-            None => calls.push((sample.syscall_name.clone(), sample.count)),
+/// System calls in which samples found threads in the kernel, with the number of samples.
+#[derive(Debug, Default)]
+pub struct KernelCalls<'a> {
+    by_tid: BTreeMap<u32, BTreeMap<&'a str, u64>>,
+}
+
+impl<'a> KernelCalls<'a> {
+    /// Those of a capture.
+    pub fn new(capture: &'a Capture) -> KernelCalls<'a> {
+        let mut calls = KernelCalls::default();
+        for sample in capture.samples.iter().filter(|s| !s.user && s.syscall != NO_SYSCALL) {
+            let n = calls.by_tid.entry(sample.tid).or_default().entry(&sample.syscall_name).or_default();
+            *n = n.saturating_add(sample.count);
         }
+        calls
     }
-    calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    calls
+
+    /// Those of a thread, most samples first.
+    fn of(&self, tid: u32) -> Vec<(String, u64)> {
+        let own = self.by_tid.get(&tid).into_iter().flatten();
+        let mut calls: Vec<(String, u64)> = own.map(|(name, n)| ((*name).to_string(), *n)).collect();
+        calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        calls
+    }
 }
 
 #[cfg(test)]
@@ -231,17 +253,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::testkit::{MS, ThreadBuilder, arb, empty_capture};
+    use crate::testkit::{MS, ThreadBuilder, arb};
 
     #[test]
     fn epoll_wait_without_work_is_idle() {
         let t = ThreadBuilder::new(7).blocked(0, 900 * MS, "epoll_wait", FdKind::Anon).fill();
         let stalls: Vec<&ThreadStall> = t.stalls.iter().collect();
-        let idle = ThreadLedger::new(&t.record, &stalls, &Spans::default(), &empty_capture());
+        let idle = ThreadLedger::new(&t.record, &stalls, &Spans::default(), &KernelCalls::default());
         assert_eq!(idle.of(State::BlockedWorkAvailable), 0.0);
         assert_eq!(idle.of(State::Idle), 9e8);
         let unread = Spans::union(vec![(100 * MS, 400 * MS)]);
-        let waiting = ThreadLedger::new(&t.record, &stalls, &unread, &empty_capture());
+        let waiting = ThreadLedger::new(&t.record, &stalls, &unread, &KernelCalls::default());
         assert_eq!(waiting.of(State::BlockedWorkAvailable), 3e8);
         assert_eq!(waiting.of(State::OnCpuUser), 1e8);
     }
@@ -264,7 +286,7 @@ mod tests {
                 let unread = Spans::union(
                     capture.flow_stalls.iter().map(|s| (s.begin_ns, s.begin_ns.saturating_add(s.ns))).collect(),
                 );
-                let l = ThreadLedger::new(thread, &stalls, &unread, &capture);
+                let l = ThreadLedger::new(thread, &stalls, &unread, &KernelCalls::new(&capture));
                 let sum: f64 = l.ns.iter().sum();
                 prop_assert!((sum - l.wall_ns).abs() <= 0.01 * l.wall_ns, "{sum} of {}", l.wall_ns);
                 prop_assert!(l.ns.iter().all(|ns| *ns >= -1.0));

@@ -1,5 +1,5 @@
 //! Opening connections: requests that were dropped or repeated, and connections that are opened for a few exchanges only.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use parshall_evidence::socket::selection::state::CLOSE;
@@ -28,9 +28,9 @@ const LIFE_MAX_NS: f64 = 2e9;
 #[derive(Debug, Default)]
 pub struct Refusals {
     /// Listeners that dropped some, by namespace and port.
-    overflowed: Vec<(u64, u16)>,
+    overflowed: BTreeSet<(u64, u16)>,
     /// Where listeners dropped for lack of room, the port tells the clients' flows apart, whatever their namespace.
-    ports: Vec<u16>,
+    ports: BTreeSet<u16>,
 }
 
 impl Refusals {
@@ -49,7 +49,7 @@ impl Refusals {
 pub fn overflowed<'a>(facts: &Facts<'a>) -> Vec<&'a ListenerCounters> {
     let Some(counters) = &facts.capture.counters else { return Vec::new() };
     let overflows = |l: &&ListenerCounters| {
-        let space = counters.namespace(l.netns);
+        let space = facts.space(l.netns);
         l.drops > 0 && space.and_then(|s| s.rose.get("TcpExt.ListenOverflows")).is_some_and(|&n| n > 0)
     };
     counters.listeners.iter().filter(overflows).collect()
@@ -122,37 +122,41 @@ pub fn add_setup(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Setup {
             }
         }
     }
-    move_requests(facts, &short, parts);
+    move_requests(facts, &short.iter().copied().collect(), parts);
     setup
 }
 
 /// A process that opens a connection for each question that its own requests ask: their time goes into the opening, which is on the
 /// account of the new connections, and into the round trip of the question, whatever it seemed to be lost to.
-fn move_requests(facts: &Facts<'_>, short: &[usize], parts: &mut [Part]) {
+fn move_requests(facts: &Facts<'_>, short: &BTreeSet<usize>, parts: &mut [Part]) {
     let mut asked: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for flow in short.iter().map(|&i| &facts.flows[i]).filter(|f| !serves(f.rec) && f.rec.pid != 0) {
         let sum = asked.entry(flow.rec.pid).or_default();
         // What is not seen of a connection's life went the same way as what is.
         *sum = (sum.0 + 1.0, sum.1 + setup_ns(flow) + min_rtt_ns(flow.rec));
     }
-    for (pid, (questions, taken)) in asked {
-        let serving = |f: &FlowFact<'_>| serves(f.rec) && f.rec.pid == pid && f.shape == Shape::RequestReply;
-        let served: Vec<usize> =
-            (0..facts.flows.len()).filter(|&i| serving(&facts.flows[i]) && !short.contains(&i)).collect();
-        let (mut requests, mut thinking) = (0.0, 0.0);
-        for flow in served.iter().map(|&i| &facts.flows[i]) {
-            requests += flow.rec.calls.exchanges as f64 * flow.ledger.scale;
-            thinking += flow.ledger.of(State::AppThinking);
-        }
-        if questions < QUESTIONS_PER_REQUEST_MIN * requests || requests == 0.0 {
-            continue;
-        }
-        let share = ratio(taken, thinking).min(1.0);
-        for &index in &served {
-            let ends = [Some(index), facts.flows[index].pair];
-            parts.iter_mut().filter(|p| ends.contains(&Some(p.flow))).for_each(|part| part.ns *= 1.0 - share);
+    let mut served: BTreeMap<u32, (f64, f64, Vec<usize>)> = BTreeMap::new();
+    for (index, flow) in facts.flows.iter().enumerate() {
+        if serves(flow.rec) && flow.shape == Shape::RequestReply && !short.contains(&index) {
+            let (requests, thinking, flows) = served.entry(flow.rec.pid).or_default();
+            *requests += flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+            *thinking += flow.ledger.of(State::AppThinking);
+            flows.push(index);
         }
     }
+    let mut kept = vec![1.0; facts.flows.len()];
+    for (pid, (questions, taken)) in asked {
+        let Some((requests, thinking, flows)) = served.get(&pid) else { continue };
+        if questions < QUESTIONS_PER_REQUEST_MIN * requests || *requests == 0.0 {
+            continue;
+        }
+        let share = ratio(taken, *thinking).min(1.0);
+        for &index in flows {
+            kept[index] *= 1.0 - share;
+            facts.flows[index].pair.into_iter().for_each(|other| kept[other] *= 1.0 - share);
+        }
+    }
+    parts.iter_mut().for_each(|part| part.ns *= kept[part.flow]);
 }
 
 /// Opened and closed in the window, for a request or a few. Of two ends in the capture, the one that opened it counts.

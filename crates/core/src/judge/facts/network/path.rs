@@ -15,7 +15,9 @@ const QUEUE_MIN_NS: f64 = 5e6;
 
 /// Peers behind a path on which large packets vanish.
 pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
-    let stuck = (0..facts.flows.len()).filter(|&i| is_black_hole(facts, i));
+    let answers = |f: &&FlowFact<'_>| f.rec.last.segs_in > f.rec.first.segs_in && f.rec.begin_ns > 0;
+    let answering = facts.flows.iter().filter(answers).map(|flow| flow.rec.remote.ip()).collect();
+    let stuck = (0..facts.flows.len()).filter(|&i| is_black_hole(&facts.flows[i], &answering));
     stuck.map(|i| facts.flows[i].rec.remote.ip()).collect()
 }
 
@@ -50,7 +52,7 @@ fn of_queue(facts: &Facts<'_>, flow: &FlowFact<'_>) -> Option<Blame> {
 
 /// The queue of the local device that holds this flow back by its rate.
 pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQueue> {
-    let space = facts.capture.counters.as_ref()?.namespace(flow.rec.netns)?;
+    let space = facts.space(flow.rec.netns)?;
     let sent = flow.rec.acked_bytes();
     let holds = |q: &&DeviceQueue| q.overlimits > 0 && (q.backlog_bytes > 0 || q.drops > 0) && q.sent_bytes >= sent / 2;
     let of = space.queues.iter().filter(holds);
@@ -68,9 +70,8 @@ fn adds_delay(flow: &FlowFact<'_>) -> bool {
 }
 
 /// Small segments pass and large ones are never acknowledged: the flow retransmits the same bytes again and again, while the same
-/// peer answers handshakes and small messages.
-fn is_black_hole(facts: &Facts<'_>, index: usize) -> bool {
-    let flow = &facts.flows[index];
+/// peer answers handshakes and small messages. `answering` are the peers that answered on a connection that was opened in the window.
+fn is_black_hole(flow: &FlowFact<'_>, answering: &BTreeSet<IpAddr>) -> bool {
     let (first, last) = (&flow.rec.first, &flow.rec.last);
     let several =
         flow.data_segs.saturating_sub(flow.retransmitted) >= 2 || last.packets_out.max(first.packets_out) >= 2;
@@ -81,20 +82,16 @@ fn is_black_hole(facts: &Facts<'_>, index: usize) -> bool {
         return false;
     }
     let opened = flow.rec.begin_ns > 0 || first.segs_in == 0;
-    let peer = flow.rec.remote.ip();
-    let answers = |other: &FlowFact<'_>| {
-        other.rec.remote.ip() == peer && other.rec.last.segs_in > other.rec.first.segs_in && other.rec.begin_ns > 0
-    };
     let small_passes = last.segs_in > first.segs_in && (opened || last.bytes_received > first.bytes_received);
-    small_passes || facts.flows.iter().any(answers)
+    small_passes || answering.contains(&flow.rec.remote.ip())
 }
 
 /// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.
 pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    let counted: BTreeSet<usize> = parts.iter().filter(|p| p.state == State::CwndLimited).map(|p| p.flow).collect();
     for (index, flow) in facts.flows.iter().enumerate() {
         let ns = flow.ledger.of(State::CwndLimited);
-        let counted = parts.iter().any(|p| p.flow == index && p.state == State::CwndLimited);
-        if ns == 0.0 || counted || flow.shape != Shape::StreamOut {
+        if ns == 0.0 || counted.contains(&index) || flow.shape != Shape::StreamOut {
             continue;
         }
         let Some(blame) = of_queue(facts, flow) else { continue };

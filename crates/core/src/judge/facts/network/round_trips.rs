@@ -1,6 +1,6 @@
 //! One answer after the other: flows that are in flight all the time with one small request, and services that ask another one many
 //! times in each request.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use super::whole;
@@ -42,19 +42,18 @@ pub struct Chatter {
 
 /// Adds the time that goes into round trips, and returns who asks how often.
 pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
+    let mut lost = vec![0.0; facts.flows.len()];
+    parts.iter().for_each(|part| lost[part.flow] += part.ns);
+    let mut added = BTreeMap::new();
     for (index, flow) in facts.flows.iter().enumerate() {
-        if let Some((ns, count)) = serial(flow) {
-            let lost: f64 = parts.iter().filter(|p| p.flow == index).map(|p| p.ns).sum();
-            if lost < 0.3 * ns {
-                parts.retain(|p| p.flow != index);
-                parts.push(whole(index, Blame::RoundTrips, State::InFlight, ns, count));
-            }
+        if let Some((ns, count)) = serial(flow).filter(|(ns, _)| lost[index] < 0.3 * ns) {
+            added.insert(index, whole(index, Blame::RoundTrips, State::InFlight, ns, count));
         }
     }
+    parts.retain(|part| !added.contains_key(&part.flow));
+    parts.extend(added.into_values());
     let found = chatter(facts);
-    for one in &found {
-        move_requests(facts, one, parts);
-    }
+    move_requests(facts, &found, parts);
     found
 }
 
@@ -114,22 +113,26 @@ fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
 }
 
 /// The requests' time that goes into the questions is lost on the connections that carry them, whatever it seemed to be lost to.
-fn move_requests(facts: &Facts<'_>, chatter: &Chatter, parts: &mut Vec<Part>) {
-    for (index, flow) in facts.flows.iter().enumerate().filter(|(_, f)| f.rec.pid == chatter.pid) {
+fn move_requests(facts: &Facts<'_>, found: &[Chatter], parts: &mut Vec<Part>) {
+    let asked: BTreeSet<(u32, SocketAddr)> = found.iter().map(|one| (one.pid, one.asked)).collect();
+    let mut kept_of: BTreeMap<u32, f64> = BTreeMap::new();
+    for one in found {
+        *kept_of.entry(one.pid).or_insert(1.0) *= 1.0 - one.share;
+    }
+    let mut kept = vec![1.0; facts.flows.len()];
+    let mut added: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
+    for (index, flow) in facts.flows.iter().enumerate() {
+        let Some(of_process) = kept_of.get(&flow.rec.pid) else { continue };
         if serves(flow.rec) {
-            let ends = [Some(index), flow.pair];
-            for part in parts.iter_mut().filter(|p| ends.contains(&Some(p.flow))) {
-                part.ns *= 1.0 - chatter.share;
-            }
-        } else if flow.rec.remote == chatter.asked {
-            parts.retain(|p| p.flow != index);
+            [Some(index), flow.pair].into_iter().flatten().for_each(|end| kept[end] *= of_process);
+        } else if asked.contains(&(flow.rec.pid, flow.rec.remote)) {
             let count = (flow.rec.calls.exchanges as f64 * flow.ledger.scale) as u64;
-            for state in WAITS {
-                let ns = flow.ledger.of(state);
-                if ns > 0.0 {
-                    parts.push(whole(index, Blame::RoundTrips, state, ns, count));
-                }
-            }
+            let waits = WAITS.into_iter().map(|state| (state, flow.ledger.of(state))).filter(|(_, ns)| *ns > 0.0);
+            let moved = waits.map(|(state, ns)| whole(index, Blame::RoundTrips, state, ns, count));
+            added.insert(index, moved.collect());
         }
     }
+    parts.iter_mut().for_each(|part| part.ns *= kept[part.flow]);
+    parts.retain(|part| !added.contains_key(&part.flow));
+    parts.extend(added.into_values().flatten());
 }

@@ -72,8 +72,7 @@ fn is_bound(flow: &FlowFact<'_>, windows: &[u32]) -> bool {
 
 /// What keeps the window of a receiver small; None when it may still grow.
 fn receive_limit(facts: &Facts<'_>, receiver: &FlowRecord) -> Option<Blame> {
-    let counters = facts.capture.counters.as_ref();
-    let space = counters.and_then(|c| c.namespace(receiver.netns));
+    let space = facts.space(receiver.netns);
     if collapses(facts, receiver) {
         return Some(Blame::QueueCollapse);
     }
@@ -90,7 +89,7 @@ fn receive_limit(facts: &Facts<'_>, receiver: &FlowRecord) -> Option<Blame> {
 
 /// The kernel merged or dropped what waited in receive queues of this namespace.
 fn collapses(facts: &Facts<'_>, receiver: &FlowRecord) -> bool {
-    let space = facts.capture.counters.as_ref().and_then(|c| c.namespace(receiver.netns));
+    let space = facts.space(receiver.netns);
     let rose = |name: &str| space.and_then(|space| space.rose.get(name)).copied().unwrap_or(0);
     ["TcpExt.PruneCalled", "TcpExt.TCPRcvCollapsed", "TcpExt.RcvPruned"].iter().any(|name| rose(name) >= COLLAPSES_MIN)
 }
@@ -123,7 +122,7 @@ pub fn of_send_buffer(facts: &Facts<'_>, part: &Part) -> Blame {
     if flow.rec.last.userlocks & SNDBUF_LOCK != 0 {
         return Blame::SndbufLocked;
     }
-    let space = facts.capture.counters.as_ref().and_then(|c| c.namespace(flow.rec.netns));
+    let space = facts.space(flow.rec.netns);
     let cap = space.and_then(|space| space.settings).map_or(0, |settings| settings.tcp_wmem[2]);
     if cap > 0 && f64::from(flow.rec.last.sndbuf) >= AT_CAP * cap as f64 {
         return Blame::SysctlCap;
@@ -134,6 +133,7 @@ pub fn of_send_buffer(facts: &Facts<'_>, part: &Part) -> Blame {
 /// Adds the time of streams between neighbours whose window holds less than two bursts and cannot grow: sender and reader then take
 /// turns, although both have time left. Each wait is of microseconds, as on any fast path; in sum they are what the stream loses.
 pub fn add_turns(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    let mut added = BTreeMap::new();
     for (index, flow) in facts.flows.iter().enumerate() {
         let Some(receiver) = flow.pair.map(|other| &facts.flows[other]) else { continue };
         let (lost, window) =
@@ -145,10 +145,12 @@ pub fn add_turns(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         let Some(blame @ (Blame::RcvbufLocked | Blame::SysctlCap)) = receive_limit(facts, receiver.rec) else {
             continue;
         };
-        parts.retain(|part| part.flow != index || part.state != State::PeerWindowLimited);
         let waits = flow.ledger.intervals.iter().filter(|interval| interval.state == State::PeerWindowLimited);
-        parts.push(whole(index, blame, State::PeerWindowLimited, lost, waits.map(|interval| interval.count).sum()));
+        let count = waits.fold(0u64, |n, interval| n.saturating_add(interval.count));
+        added.insert(index, whole(index, blame, State::PeerWindowLimited, lost, count));
     }
+    parts.retain(|part| part.state != State::PeerWindowLimited || !added.contains_key(&part.flow));
+    parts.extend(added.into_values());
 }
 
 /// The thread that reads has no time left, or is not known.
@@ -166,6 +168,7 @@ fn receive_rtt_ns(flow: &FlowFact<'_>, figures: Option<&SocketFigures>) -> f64 {
 
 /// Adds the time of receivers whose own window is what limits them, where the sender is not in the capture to show it.
 pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    let mut added: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
     for (index, flow) in facts.flows.iter().enumerate() {
         if flow.pair.is_some() || flow.shape != Shape::StreamIn || rtt_ns(flow) < RTT_MIN_NS {
             continue;
@@ -177,13 +180,15 @@ pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
             continue;
         }
         let Some(blame) = receive_limit(facts, flow.rec) else { continue };
-        parts.retain(|p| p.flow != index || p.blame != Blame::PeerThink);
+        let of_flow = added.entry(index).or_default();
         let round_trips = (flow.ledger.wall_ns / rtt_ns(flow)) as u64;
         for state in [State::NothingToSend, State::PeerThinking] {
             let ns = flow.ledger.of(state);
             if ns > 0.0 {
-                parts.push(whole(index, blame, state, ns, round_trips));
+                of_flow.push(whole(index, blame, state, ns, round_trips));
             }
         }
     }
+    parts.retain(|part| part.blame != Blame::PeerThink || !added.contains_key(&part.flow));
+    parts.extend(added.into_values().flatten());
 }

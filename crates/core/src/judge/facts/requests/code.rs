@@ -1,8 +1,11 @@
 //! What processes ran while they were on a CPU, from the samples: user mode, the kernel, and what in the kernel.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, CpuSample};
+use parshall_evidence::{Capture, Stack};
 
+use super::crypto::Crypto;
+use super::hot::Hot;
+use super::is_thrashing;
 use crate::stats::ratio;
 
 /// Fewer samples say nothing of a process.
@@ -25,10 +28,17 @@ const FAULTS: [&str; 10] = [
 /// Kernel functions of memory reclaim (mm/vmscan.c, mm/memcontrol.c).
 const RECLAIM: [&str; 4] = ["shrink_", "try_to_free_", "do_try_to_free_pages", "mem_cgroup_handle_over_high"];
 
-/// Samples by process.
+/// What is known of processes and threads, for all services: samples, CPU time and names.
 #[derive(Debug, Default)]
-pub struct Code {
+pub struct Code<'a> {
     by_pid: BTreeMap<u32, Counts>,
+    cpu_ns: BTreeMap<u32, f64>,
+    names: BTreeSet<&'a str>,
+    thrashing: BTreeSet<u32>,
+    /// Samples in cryptographic libraries.
+    pub crypto: Crypto,
+    /// Threads that are never idle.
+    pub hot: Hot<'a>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -39,22 +49,34 @@ struct Counts {
     reclaim: f64,
 }
 
-impl Code {
-    /// Counts the samples of a capture.
-    pub fn new(capture: &Capture) -> Code {
+impl<'a> Code<'a> {
+    /// Counts what a capture has.
+    pub fn new(capture: &'a Capture) -> Code<'a> {
         let pids: BTreeMap<u32, u32> = capture.threads.iter().map(|t| (t.tid, t.pid)).collect();
-        let mut code = Code::default();
+        let names = capture.threads.iter().map(|t| &t.comm).chain(&capture.subject.comms).map(String::as_str);
+        let groups = capture.counters.iter().flat_map(|c| &c.memory).filter(|group| is_thrashing(group));
+        let mut code = Code {
+            names: names.collect(),
+            thrashing: groups.flat_map(|group| &group.pids).copied().collect(),
+            crypto: Crypto::new(capture),
+            hot: Hot::new(capture),
+            ..Code::default()
+        };
+        // Each stack once: many samples may share a deep one.
+        let kinds: Vec<(bool, bool)> = capture.stacks.iter().map(|s| (is_in(s, &FAULTS), is_in(s, &RECLAIM))).collect();
         for sample in &capture.samples {
             let Some(pid) = pids.get(&sample.tid) else { continue };
             let counts = code.by_pid.entry(*pid).or_default();
             let n = sample.count as f64;
             counts.all += n;
             counts.kernel += if sample.user { 0.0 } else { n };
-            counts.faults += if is_in(capture, sample, &FAULTS) { n } else { 0.0 };
-            counts.reclaim += if is_in(capture, sample, &RECLAIM) { n } else { 0.0 };
+            let (faults, reclaim) = sample.stack.and_then(|i| kinds.get(i as usize)).copied().unwrap_or_default();
+            counts.faults += if faults { n } else { 0.0 };
+            counts.reclaim += if reclaim { n } else { 0.0 };
         }
         // Samples whose stacks were not kept are counted in the threads.
         for thread in &capture.threads {
+            *code.cpu_ns.entry(thread.pid).or_default() += thread.cpu_ns as f64;
             let n = thread.samples_user.saturating_add(thread.samples_kernel) as f64;
             let counts = code.by_pid.entry(thread.pid).or_default();
             if counts.all < SAMPLES_MIN && n >= SAMPLES_MIN {
@@ -79,13 +101,27 @@ impl Code {
         self.counts(pid).map_or(0.0, |c| ratio(c.reclaim, c.all))
     }
 
+    /// CPU time of a process in the window.
+    pub fn cpu_ns(&self, pid: u32) -> f64 {
+        self.cpu_ns.get(&pid).copied().unwrap_or(0.0)
+    }
+
+    /// Whether a thread or a process of the subject has this name.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Whether a process is in a control group whose files have no room in memory.
+    pub fn thrashes(&self, pid: u32) -> bool {
+        self.thrashing.contains(&pid)
+    }
+
     fn counts(&self, pid: u32) -> Option<Counts> {
         self.by_pid.get(&pid).copied().filter(|c| c.all >= SAMPLES_MIN)
     }
 }
 
-fn is_in(capture: &Capture, sample: &CpuSample, functions: &[&str]) -> bool {
-    let stack = sample.stack.and_then(|i| capture.stacks.get(i as usize));
-    let frames = stack.iter().flat_map(|s| &s.frames).filter(|f| f.kernel);
-    frames.into_iter().any(|f| functions.iter().any(|name| f.name.starts_with(name)))
+fn is_in(stack: &Stack, functions: &[&str]) -> bool {
+    let mut frames = stack.frames.iter().filter(|f| f.kernel);
+    frames.any(|f| functions.iter().any(|name| f.name.starts_with(name)))
 }

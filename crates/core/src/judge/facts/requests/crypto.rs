@@ -1,5 +1,7 @@
 //! CPU time in cryptographic libraries, as far as samples tell.
-use parshall_evidence::Capture;
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Capture, Stack};
 
 use crate::stats::ratio;
 
@@ -10,20 +12,37 @@ const LIBRARIES: [&str; 7] =
     ["libcrypto", "libssl", "libgnutls", "libhogweed", "libmbedcrypto", "libnss3", "libfreebl"];
 const FUNCTIONS: [&str; 6] = ["crypto/", "math/big.", "SSL_", "ssl3_", "RSA_", "rustls::"];
 
-/// The share of a thread's samples in user mode that lie in a cryptographic library.
-pub fn crypto_share(capture: &Capture, tid: u32) -> f64 {
-    let (mut crypto, mut all) = (0u64, 0u64);
-    for sample in capture.samples.iter().filter(|s| s.tid == tid && s.user) {
-        all = all.saturating_add(sample.count);
-        let stack = sample.stack.and_then(|i| capture.stacks.get(i as usize));
-        let is_crypto = stack.is_some_and(|stack| {
-            stack.frames.iter().filter(|f| !f.kernel).any(|frame| {
-                let module = frame.module.rsplit('/').next().unwrap_or_default();
-                LIBRARIES.iter().any(|name| module.starts_with(name))
-                    || FUNCTIONS.iter().any(|name| frame.name.starts_with(name))
-            })
-        });
-        crypto = crypto.saturating_add(if is_crypto { sample.count } else { 0 });
+/// Samples of threads in user mode: those in cryptographic libraries, and all.
+#[derive(Debug, Default)]
+pub struct Crypto {
+    by_tid: BTreeMap<u32, (u64, u64)>,
+}
+
+impl Crypto {
+    /// Of a capture.
+    pub fn new(capture: &Capture) -> Crypto {
+        let is_crypto: Vec<bool> = capture.stacks.iter().map(is_crypto).collect();
+        let mut crypto = Crypto::default();
+        for sample in capture.samples.iter().filter(|sample| sample.user) {
+            let (inside, all) = crypto.by_tid.entry(sample.tid).or_default();
+            *all = all.saturating_add(sample.count);
+            if sample.stack.and_then(|i| is_crypto.get(i as usize)) == Some(&true) {
+                *inside = inside.saturating_add(sample.count);
+            }
+        }
+        crypto
     }
-    ratio(crypto as f64, all as f64)
+
+    /// The share of a thread's samples in user mode that lie in a cryptographic library.
+    pub fn share(&self, tid: u32) -> f64 {
+        self.by_tid.get(&tid).map_or(0.0, |(inside, all)| ratio(*inside as f64, *all as f64))
+    }
+}
+
+fn is_crypto(stack: &Stack) -> bool {
+    stack.frames.iter().filter(|f| !f.kernel).any(|frame| {
+        let module = frame.module.rsplit('/').next().unwrap_or_default();
+        LIBRARIES.iter().any(|name| module.starts_with(name))
+            || FUNCTIONS.iter().any(|name| frame.name.starts_with(name))
+    })
 }

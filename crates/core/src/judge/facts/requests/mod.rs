@@ -4,18 +4,21 @@
 //! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
 mod code;
 pub mod crypto;
+mod hot;
+pub mod served;
 mod spent;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, FlowRecord, HopKind, MemoryGroup, PathPart, Service};
+use parshall_evidence::{Capture, HopKind, MemoryGroup, PathPart, Service};
 
 use super::blame::{Blame, Part};
 use super::{FlowFact, Shape};
-use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
 pub use code::Code;
+use served::{ByService, Served};
 pub use spent::{Spent, is_collector, writes};
 
 /// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
@@ -23,10 +26,12 @@ pub use spent::{Spent, is_collector, writes};
 pub const FLOOR_NS: f64 = 200_000.0;
 
 /// The services of a capture.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Requests<'a> {
     /// In the order of the capture.
     pub services: Vec<ServiceFact<'a>>,
+    /// Processes that answer requests on the account.
+    pids: BTreeSet<u32>,
 }
 
 /// A service and what is known of its requests. Times are scaled from the observed slices to the window.
@@ -65,18 +70,23 @@ impl<'a> Requests<'a> {
     /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
     pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
         let code = Code::new(capture);
+        let streams = Streams::new(flows);
+        let network = NetworkTime::new(flows, parts);
         let services = capture.services.iter().map(|rec| {
-            let counted = rec.waited || !rec.followed && !is_stream(rec, flows);
+            let counted = rec.waited || !rec.followed && !streams.is_stream(rec);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             spent::classify(&mut fact, capture, &code);
             if !rec.waited {
-                fact.leave_to_flows(flows, parts);
+                fact.leave_to_flows(&network);
             }
             let lost: f64 = fact.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.ns).sum();
             fact.slow = ratio(lost, fact.requests) >= FLOOR_NS;
             fact
         });
-        Requests { services: services.collect() }
+        let mut requests = Requests { services: services.collect(), pids: BTreeSet::new() };
+        let seen = requests.counted().filter(|s| !s.rec.waited);
+        requests.pids = seen.flat_map(|s| &s.rec.pids).copied().collect();
+        requests
     }
 
     /// Services whose time is on the account.
@@ -121,7 +131,7 @@ impl<'a> Requests<'a> {
 
     /// Whether a process answers requests on the account, so that its threads' time is on it.
     pub fn covers(&self, pid: u32) -> bool {
-        self.counted().any(|s| !s.rec.waited && s.rec.pids.contains(&pid))
+        self.pids.contains(&pid)
     }
 }
 
@@ -166,9 +176,8 @@ impl<'a> ServiceFact<'a> {
     }
 
     /// A wait for a reply that the network delays is on the account of the flow that carried it.
-    fn leave_to_flows(&mut self, flows: &[FlowFact<'_>], lost: &[Part]) {
-        let network = |part: &&Part| is_network(part.blame);
-        let mut pool: f64 = lost.iter().filter(network).map(|p| p.ns).sum();
+    fn leave_to_flows(&mut self, network: &NetworkTime) {
+        let mut pool = network.all;
         for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Network) {
             let explained = part.ns.min(pool);
             pool -= explained;
@@ -183,8 +192,7 @@ impl<'a> ServiceFact<'a> {
         }
         for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Downstream) {
             let Some(remote) = part.rec.hops.last().and_then(|h| h.target.parse().ok()) else { continue };
-            let same = |p: &&Part| flows[p.flow].rec.remote == remote && is_network(p.blame);
-            let explained: f64 = lost.iter().filter(same).map(|p| p.ns).sum();
+            let explained = network.by_remote.get(&remote).copied().unwrap_or(0.0);
             // Of a question on a new connection, the opening is one of two round trips: the other one is not lost.
             if explained >= 0.4 * part.ns {
                 part.spent = Spent::Flow;
@@ -201,34 +209,79 @@ fn seen_requests(rec: &Service) -> u64 {
 /// Fewer sends and receives do not make a stream.
 const STREAM_CALLS_MIN: u64 = 10;
 
-/// Data that keeps arriving and is owed no reply is no request. Of a service that was followed, only its clients' ends are flows
-/// of the subject.
-fn is_stream(service: &Service, flows: &[FlowFact<'_>]) -> bool {
-    let address = (service.address.ip().to_canonical(), service.address.port());
-    let is_its_client = |f: &FlowRecord| (f.remote.ip().to_canonical(), f.remote.port()) == address;
-    let is_its = |f: &FlowRecord| is_served_by(f, service) || is_its_client(f);
-    let own = || flows.iter().filter(|f| is_its(f.rec) && f.shape != Shape::Idle);
-    // A few calls may be the begin of a request that waits for its reply.
-    let calls = |f: &FlowFact<'_>| f.rec.calls.sends.saturating_add(f.rec.calls.recvs);
-    let streams = own().filter(|f| f.shape != Shape::RequestReply && calls(f) >= STREAM_CALLS_MIN).count();
-    streams > 0 && streams * 2 > own().count()
+/// How many connections are in use, and how many of them stream.
+#[derive(Debug, Default, Clone, Copy)]
+struct InUse {
+    all: u64,
+    streams: u64,
 }
 
-/// Whether a flow is a connection to this service, at its own end.
-pub fn is_served_by(flow: &FlowRecord, service: &Service) -> bool {
-    let ip = service.address.ip().to_canonical();
-    let same = ip.is_unspecified()
-        || ip == flow.local.ip().to_canonical()
-        || flow.local.ip().is_loopback()
-        || ip.is_loopback();
-    !service.outbound && serves(flow) && flow.local.port() == service.address.port() && same
+impl std::ops::AddAssign for InUse {
+    fn add_assign(&mut self, more: InUse) {
+        self.all += more.all;
+        self.streams += more.streams;
+    }
+}
+
+/// Connections in use, by their service.
+#[derive(Debug, Default)]
+struct Streams {
+    served: ByService<InUse>,
+    /// Those of clients, by the address that they are connected to.
+    asked: BTreeMap<(std::net::IpAddr, u16), InUse>,
+}
+
+impl Streams {
+    fn new(flows: &[FlowFact<'_>]) -> Streams {
+        let mut streams = Streams::default();
+        for flow in flows.iter().filter(|f| f.shape != Shape::Idle) {
+            // A few calls may be the begin of a request that waits for its reply.
+            let calls = flow.rec.calls.sends.saturating_add(flow.rec.calls.recvs);
+            let is_stream = flow.shape != Shape::RequestReply && calls >= STREAM_CALLS_MIN;
+            let one = InUse { all: 1, streams: u64::from(is_stream) };
+            streams.served.add(flow.rec, one);
+            let remote = flow.rec.remote;
+            *streams.asked.entry((remote.ip().to_canonical(), remote.port())).or_default() += one;
+        }
+        streams
+    }
+
+    /// Data that keeps arriving and is owed no reply is no request. Of a service that was followed, only its clients' ends are flows
+    /// of the subject.
+    fn is_stream(&self, service: &Service) -> bool {
+        let mut own = self.served.of(service);
+        let address = (service.address.ip().to_canonical(), service.address.port());
+        own += self.asked.get(&address).copied().unwrap_or_default();
+        own.streams > 0 && own.streams * 2 > own.all
+    }
+}
+
+/// What flows lost to the network.
+#[derive(Debug, Default)]
+struct NetworkTime {
+    all: f64,
+    by_remote: BTreeMap<SocketAddr, f64>,
+}
+
+impl NetworkTime {
+    fn new(flows: &[FlowFact<'_>], lost: &[Part]) -> NetworkTime {
+        let mut time = NetworkTime::default();
+        for part in lost.iter().filter(|part| is_network(part.blame)) {
+            time.all += part.ns;
+            *time.by_remote.entry(flows[part.flow].rec.remote).or_default() += part.ns;
+        }
+        time
+    }
 }
 
 /// The group of a process whose files have no room in memory: most of what its processes read from a disk had been there before.
 pub fn thrashing(capture: &Capture, pid: u32) -> Option<&MemoryGroup> {
-    let groups = capture.counters.iter().flat_map(|c| &c.memory);
-    let mut of_process = groups.filter(|g| g.pids.contains(&pid));
-    of_process.find(|g| g.read_bytes > 0 && g.refaulted_bytes.saturating_mul(2) >= g.read_bytes)
+    let mut groups = capture.counters.iter().flat_map(|c| &c.memory);
+    groups.find(|group| is_thrashing(group) && group.pids.contains(&pid))
+}
+
+fn is_thrashing(group: &MemoryGroup) -> bool {
+    group.read_bytes > 0 && group.refaulted_bytes.saturating_mul(2) >= group.read_bytes
 }
 
 /// Lost time that the network or the kernel's TCP is responsible for.
@@ -260,14 +313,12 @@ pub fn supersede(
     if requests.is_empty() {
         return;
     }
-    let seen = || requests.services.iter().filter(|s| !s.rec.waited);
-    let served: Vec<bool> =
-        flows.iter().map(|f| f.shape == Shape::RequestReply && seen().any(|s| is_served_by(f.rec, s.rec))).collect();
+    let seen = || requests.services.iter().filter(|service| !service.rec.waited);
+    let all = Served::by(seen().map(|service| service.rec));
+    let served: Vec<bool> = flows.iter().map(|f| f.shape == Shape::RequestReply && all.holds(f.rec)).collect();
     // What opens their connections is on the account of the requests that come first.
-    let opening = |flow: &FlowFact<'_>| {
-        let mut of_flow = seen().filter(|s| is_served_by(flow.rec, s.rec));
-        of_flow.any(|s| s.lost_to(Spent::Setup).next().is_some())
-    };
+    let opens = |service: &&ServiceFact<'_>| service.lost_to(Spent::Setup).next().is_some();
+    let opening = Served::by(seen().filter(opens).map(|service| service.rec));
     // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.
     let mut asked: BTreeMap<(u32, &str), (f64, f64)> = BTreeMap::new();
     for part in requests.counted().flat_map(|s| &s.parts) {
@@ -284,7 +335,7 @@ pub fn supersede(
         match part.blame {
             Blame::SupplyBlocked => true,
             Blame::PeerThink => !waits,
-            Blame::Setup => !opening(flow) && !flow.pair.is_some_and(|other| opening(&flows[other])),
+            Blame::Setup => !opening.holds(flow.rec) && !flow.pair.is_some_and(|other| opening.holds(flows[other].rec)),
             blame => is_network(blame) || !served[part.flow],
         }
     });

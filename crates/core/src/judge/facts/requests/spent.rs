@@ -1,9 +1,9 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, OffCpu, PathPart, Service, ThreadRecord};
+use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 
-use super::crypto::{CRYPTO_SHARE, crypto_share};
+use super::crypto::CRYPTO_SHARE;
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::stats::ratio;
@@ -19,8 +19,6 @@ const CONNECTING_SHARE: f64 = 0.4;
 const ROUND_TRIPS: f64 = 1.5;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
-/// A thread that sleeps for this share of the time in wait for events is idle.
-const IDLE_SHARE: f64 = 0.7;
 
 /// What time was spent on. Causes are found by it: each belongs to at most one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,12 +117,10 @@ impl Spent {
 struct Context<'c> {
     service: &'c Service,
     capture: &'c Capture,
-    code: &'c Code,
+    code: &'c Code<'c>,
     /// By process: CPU time that a request costs it, in its own turn.
     own_ns: BTreeMap<u32, f64>,
-    /// By process: all of its CPU time, divided by the requests.
-    all_ns: BTreeMap<u32, f64>,
-    /// Names of the processes that serve or ask.
+    /// Names of the processes that serve or ask, beside those of all threads.
     names: BTreeSet<&'c str>,
     requests: f64,
     outstanding: f64,
@@ -138,14 +134,14 @@ struct Context<'c> {
 }
 
 /// Decides for each part of a service.
-pub fn classify(fact: &mut ServiceFact<'_>, capture: &Capture, code: &Code) {
+pub fn classify(fact: &mut ServiceFact<'_>, capture: &Capture, code: &Code<'_>) {
     let context = Context::new(fact, capture, code);
     let decided: Vec<Spent> = fact.parts.iter().map(|part| context.spent(part)).collect();
     fact.parts.iter_mut().zip(decided).for_each(|(part, spent)| part.spent = spent);
 }
 
 impl<'c> Context<'c> {
-    fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code) -> Context<'c> {
+    fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
         let service = fact.rec;
         let mut own_ns = BTreeMap::new();
         for part in &fact.parts {
@@ -156,27 +152,25 @@ impl<'c> Context<'c> {
                 _ => {}
             }
         }
-        let mut all_ns: BTreeMap<u32, f64> = BTreeMap::new();
-        for thread in &capture.threads {
-            *all_ns.entry(thread.pid).or_default() += ratio(thread.cpu_ns as f64, fact.requests);
-        }
-        let hops = service.path.iter().flat_map(|p| &p.hops).map(|h| h.process.as_str());
-        let threads = capture.threads.iter().map(|t| t.comm.as_str());
-        let names = hops.chain(threads).chain(capture.subject.comms.iter().map(String::as_str));
+        let names = service.path.iter().flat_map(|p| &p.hops).map(|h| h.process.as_str());
         Context {
             service,
             capture,
             code,
             own_ns,
-            all_ns,
             names: names.filter(|n| !n.is_empty()).collect(),
             requests: fact.requests,
             outstanding: fact.outstanding,
             serial: is_serial(service, fact.outstanding),
-            opens: opens(fact) && !shakes_hands(fact, capture),
+            opens: opens(fact) && !shakes_hands(fact, code),
             connect_ns: connect_ns(service),
             observed_ns: capture.window_ns as f64,
         }
+    }
+
+    /// All CPU time of a process, divided by the requests.
+    fn all_ns(&self, pid: u32) -> f64 {
+        ratio(self.code.cpu_ns(pid), self.requests)
     }
 
     fn spent(&self, part: &PartFact<'_>) -> Spent {
@@ -252,7 +246,7 @@ impl<'c> Context<'c> {
             0 | 1 => 1.0,
             seen => f64::from(seen) * ratio(part.ns, part.rec.ns as f64).max(1.0),
         };
-        let all = self.all_ns.get(&leaf.pid).copied().unwrap_or(0.0) * alike;
+        let all = self.all_ns(leaf.pid) * alike;
         all > 0.0 && own > 2.0 * all + super::FLOOR_NS
     }
 
@@ -288,7 +282,7 @@ impl<'c> Context<'c> {
     /// A CPU, or the wait for one that this service's own processes used.
     fn computing(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
         let own_ns = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
-        let all_ns = self.all_ns.get(&leaf.pid).copied().unwrap_or(0.0).max(own_ns);
+        let all_ns = self.all_ns(leaf.pid).max(own_ns);
         let busy = self.requests * own_ns >= MOSTLY_BUSY * self.observed_ns;
         let expensive = own_ns >= if busy { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
         let waits_ns = ratio(part.ns, self.requests);
@@ -316,22 +310,11 @@ impl<'c> Context<'c> {
         }
     }
 
-    /// This thread is never idle, while others could serve and are: threads that serve connections of the service, and threads of
-    /// the same kind that wait for events. Where connections move between threads, none of them keeps the others from serving: a
-    /// limit on how many run at a time does (GOMAXPROCS, a pool of workers).
+    /// This thread is never idle, while others could serve and are. Where connections move between threads, none of them keeps the
+    /// others from serving: a limit on how many run at a time does (GOMAXPROCS, a pool of workers).
     fn is_hot(&self, leaf: &Hop) -> bool {
         let moved = ratio(self.service.moved as f64, self.service.connections as f64) >= MOVED_SHARE;
-        if moved || self.capture.host.cpus < 2 {
-            return false;
-        }
-        let thread = |tid: u32| self.capture.threads.iter().find(|t| t.tid == tid);
-        let Some(hot) = thread(leaf.tid) else { return false };
-        let serving = self.capture.flows.iter().filter(|f| super::is_served_by(f, self.service)).map(|f| f.last_tid);
-        let mut others: BTreeMap<u32, Option<f64>> =
-            serving.filter(|&tid| tid != 0 && tid != leaf.tid).map(|tid| (tid, thread(tid).map(awake))).collect();
-        let alike = self.capture.threads.iter().filter(|t| is_idle_twin(t, hot));
-        others.extend(alike.map(|t| (t.tid, Some(awake(t)))));
-        awake(hot) >= 0.9 && !others.is_empty() && others.values().all(|share| share.is_some_and(|share| share < 0.3))
+        !moved && self.code.hot.is_hot(leaf.tid, self.service)
     }
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
@@ -340,7 +323,8 @@ impl<'c> Context<'c> {
         let name = target.rsplit_once(' ').filter(|(_, last)| number(last)).map_or(target, |(name, _)| name);
         let process = name.rsplit(" of ").next().unwrap_or(name);
         let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
-        packets || self.names.contains(process) || self.names.contains(name)
+        let known = |name: &str| !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
+        packets || known(process) || known(name)
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
@@ -372,7 +356,7 @@ impl<'c> Context<'c> {
     /// It reads a file, and most of what its control group reads was in memory before: there is no room for it.
     fn reads_back(&self, leaf: &Hop) -> bool {
         let writes = writes(leaf) || leaf.syscall.contains("sync");
-        !writes && super::thrashing(self.capture, leaf.pid).is_some()
+        !writes && self.code.thrashes(leaf.pid)
     }
 
     /// It waits for other threads that change the process' mappings, and not for memory.
@@ -391,10 +375,9 @@ fn opens(fact: &ServiceFact<'_>) -> bool {
 }
 
 /// What opens connections is a TLS handshake, whose computing is a cause of its own.
-fn shakes_hands(fact: &ServiceFact<'_>, capture: &Capture) -> bool {
+fn shakes_hands(fact: &ServiceFact<'_>, code: &Code<'_>) -> bool {
     let hops = fact.parts.iter().filter(|part| part.rec.setup).filter_map(|part| part.rec.hops.last());
-    let tids: BTreeSet<u32> = hops.map(|hop| hop.tid).collect();
-    tids.into_iter().any(|tid| crypto_share(capture, tid) >= CRYPTO_SHARE)
+    hops.into_iter().any(|hop| code.crypto.share(hop.tid) >= CRYPTO_SHARE)
 }
 
 /// How long a request waits for a connection to a server, if a large share of them does.
@@ -407,38 +390,6 @@ fn connect_ns(service: &Service) -> Option<f64> {
 
 fn each_ns(part: &PathPart) -> f64 {
     ratio(part.ns as f64, part.requests as f64)
-}
-
-/// A thread of the same process and name as the hot one that sleeps until there is an event. The first thread of a process is none
-/// of its workers: with the same name, runtimes have threads beside it that wait for events of other kinds.
-fn is_idle_twin(thread: &ThreadRecord, hot: &ThreadRecord) -> bool {
-    let worker = |t: &ThreadRecord| t.tid != t.pid;
-    let name = |t: &ThreadRecord| t.comm.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
-    let waits = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked && waits_for_events(&c.syscall_name));
-    let waited: u64 = waits.map(|c| c.ns).sum();
-    thread.tid != hot.tid
-        && thread.pid == hot.pid
-        && worker(thread)
-        && worker(hot)
-        && name(thread) == name(hot)
-        && ratio(waited as f64, thread.observed_ns as f64) >= IDLE_SHARE
-}
-
-/// Share of its time in which a thread did not sleep: it ran, or could have.
-fn awake(thread: &ThreadRecord) -> f64 {
-    if thread.observed_ns == 0 {
-        return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
-    }
-    let slept: u64 =
-        thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).map(|c| c.ns).fold(0, u64::saturating_add);
-    1.0 - ratio(slept as f64, thread.observed_ns as f64).min(1.0)
-}
-
-fn waits_for_events(syscall: &str) -> bool {
-    matches!(
-        syscall,
-        "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6" | "io_uring_enter"
-    )
 }
 
 /// The replies are evenly spaced while others wait, and a request takes as long as several of them.

@@ -1,0 +1,133 @@
+//! Which threads are never idle while others could serve, and are: those that serve connections of a service, and threads of the same
+//! kind that wait for events.
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+use parshall_evidence::{Capture, OffCpu, Service, ThreadRecord};
+
+use super::served::ByService;
+use crate::stats::ratio;
+
+/// A thread that sleeps for this share of the time in wait for events is idle.
+const IDLE_SHARE: f64 = 0.7;
+/// A thread that is awake for this share of its time is never idle.
+const HOT_SHARE: f64 = 0.9;
+/// One that is awake for less has time left.
+const LEFT_SHARE: f64 = 0.3;
+
+/// Up to two different threads of several: enough to know of any thread whether there is another one.
+#[derive(Debug, Default, Clone, Copy)]
+struct Two([u32; 2]);
+
+impl AddAssign for Two {
+    fn add_assign(&mut self, more: Two) {
+        for tid in more.0.into_iter().filter(|tid| *tid != 0) {
+            if !self.0.contains(&tid)
+                && let Some(free) = self.0.iter_mut().find(|tid| **tid == 0)
+            {
+                *free = tid;
+            }
+        }
+    }
+}
+
+impl Two {
+    fn beside(self, tid: u32) -> bool {
+        self.0.iter().any(|other| *other != 0 && *other != tid)
+    }
+}
+
+/// Threads that could serve.
+#[derive(Debug, Default, Clone, Copy)]
+struct Others {
+    all: Two,
+    /// Those that have no time left, or of which nothing is known.
+    busy: Two,
+}
+
+impl AddAssign for Others {
+    fn add_assign(&mut self, more: Others) {
+        self.all += more.all;
+        self.busy += more.busy;
+    }
+}
+
+impl Others {
+    fn one(tid: u32, thread: Option<&ThreadRecord>) -> Others {
+        let has_time = thread.is_some_and(|thread| awake(thread) < LEFT_SHARE);
+        Others { all: Two([tid, 0]), busy: Two([if has_time { 0 } else { tid }, 0]) }
+    }
+}
+
+/// What is known of the threads of a capture.
+#[derive(Debug, Default)]
+pub struct Hot<'a> {
+    by_tid: BTreeMap<u32, &'a ThreadRecord>,
+    /// Threads that serve connections.
+    serving: ByService<Others>,
+    /// Idle workers by process and name.
+    idle: BTreeMap<(u32, &'a str), Others>,
+    cpus: u32,
+}
+
+impl<'a> Hot<'a> {
+    /// Of a capture.
+    pub fn new(capture: &'a Capture) -> Hot<'a> {
+        let mut hot = Hot { cpus: capture.host.cpus, ..Hot::default() };
+        for thread in &capture.threads {
+            hot.by_tid.entry(thread.tid).or_insert(thread);
+            if is_worker(thread) && waits_for_events(thread) {
+                *hot.idle.entry((thread.pid, name(thread))).or_default() += Others::one(thread.tid, Some(thread));
+            }
+        }
+        for flow in capture.flows.iter().filter(|flow| flow.last_tid != 0) {
+            let thread = hot.by_tid.get(&flow.last_tid).copied();
+            hot.serving.add(flow, Others::one(flow.last_tid, thread));
+        }
+        hot
+    }
+
+    /// This thread is never idle, while others could serve the service and are.
+    pub fn is_hot(&self, tid: u32, service: &Service) -> bool {
+        let Some(thread) = self.by_tid.get(&tid).filter(|thread| self.cpus >= 2 && awake(thread) >= HOT_SHARE) else {
+            return false;
+        };
+        let mut others = self.serving.of(service);
+        if is_worker(thread) {
+            others += self.idle.get(&(thread.pid, name(thread))).copied().unwrap_or_default();
+        }
+        others.all.beside(tid) && !others.busy.beside(tid)
+    }
+}
+
+/// The first thread of a process is none of its workers: with the same name, runtimes have threads beside it that wait for events of
+/// other kinds.
+fn is_worker(thread: &ThreadRecord) -> bool {
+    thread.tid != thread.pid
+}
+
+fn name(thread: &ThreadRecord) -> &str {
+    thread.comm.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+fn waits_for_events(thread: &ThreadRecord) -> bool {
+    let is_wait = |syscall: &str| {
+        matches!(
+            syscall,
+            "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6" | "io_uring_enter"
+        )
+    };
+    let waits = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked && is_wait(&c.syscall_name));
+    let waited = waits.fold(0u64, |sum, cell| sum.saturating_add(cell.ns));
+    ratio(waited as f64, thread.observed_ns as f64) >= IDLE_SHARE
+}
+
+/// Share of its time in which a thread did not sleep: it ran, or could have.
+fn awake(thread: &ThreadRecord) -> f64 {
+    if thread.observed_ns == 0 {
+        return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
+    }
+    let slept =
+        thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).fold(0u64, |sum, c| sum.saturating_add(c.ns));
+    1.0 - ratio(slept as f64, thread.observed_ns as f64).min(1.0)
+}
