@@ -1,4 +1,50 @@
-//! Parts of a user's text in messages: their line and column, how they are quoted, and which word was probably meant.
+//! Parts of a user's text in messages: their line and column, how they are quoted, and which word was probably meant; and which
+//! characters of outside text may be printed.
+use std::fmt::Write;
+
+/// Whether a character of a text from outside may be printed: a process can name itself as it likes, and so can peers, files and
+/// symbols.
+///
+/// Control characters change what a terminal does. Format characters hide the text around them or reverse its order (UAX #9,
+/// CVE-2021-42574), and the separators of lines and paragraphs end a line. Unicode has them in its categories C and Z.
+pub fn is_printable(c: char) -> bool {
+    if c.is_ascii() {
+        return !c.is_ascii_control();
+    }
+    // Debug escapes these categories, and at the begin of a text also marks, which belong to the letter before them.
+    let pair: String = ['x', c].iter().collect();
+    pair.escape_debug().eq(pair.chars())
+}
+
+/// The text with `instead` for each character that may not be printed.
+pub fn printable(text: &str, instead: char) -> String {
+    if text.bytes().all(|byte| matches!(byte, 0x20..0x7f)) {
+        return text.to_owned();
+    }
+    text.chars().map(|c| if is_printable(c) { c } else { instead }).collect()
+}
+
+/// The same JSON document, with escapes for characters that may not be printed. Such characters are in its strings, or they are ASCII
+/// blanks, which stay.
+pub fn printable_json(document: String) -> String {
+    if document.bytes().all(|byte| byte < 0x7f) {
+        return document;
+    }
+    let mut out = String::with_capacity(document.len() + 64);
+    for c in document.chars() {
+        if c < '\x7f' || is_printable(c) { out.push(c) } else { out.push_str(&json_escape(c)) }
+    }
+    out
+}
+
+/// The escape of a character in a string of JSON: `\u202e`, or two of them for one beyond U+FFFF.
+pub fn json_escape(c: char) -> String {
+    let mut out = String::new();
+    for unit in c.encode_utf16(&mut [0; 2]) {
+        write!(out, "\\u{unit:04x}").expect("a string takes any text");
+    }
+    out
+}
 
 /// The line and the column of a byte, both from 1 and in characters; the end of the text for a byte after it.
 pub fn position(text: &str, at: usize) -> (u32, u32) {
@@ -13,10 +59,10 @@ pub fn position(text: &str, at: usize) -> (u32, u32) {
     (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
 }
 
-/// The text in backticks, with blanks for control characters, and cut after 60 characters.
+/// The text in backticks, with blanks for what may not be printed, and cut after 60 characters.
 pub fn quote(text: &str) -> String {
     const LONGEST: usize = 60;
-    let clean: String = text.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let clean: String = text.chars().take(LONGEST).map(|c| if is_printable(c) { c } else { ' ' }).collect();
     let more = if text.chars().nth(LONGEST).is_some() { "…" } else { "" };
     format!("`{clean}{more}`")
 }
@@ -41,5 +87,28 @@ pub fn unknown_key_hint(message: &str, otherwise: &str) -> String {
     match quoted.split_first() {
         Some((unknown, known)) if message.starts_with("unknown ") && !known.is_empty() => suggest(unknown, known),
         _ => otherwise.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_the_cursor_or_reverses_text_is_not_printed() {
+        let hostile = "a\u{202e}txt.exe\u{2028}\u{1b}[2J\u{9b}2J\u{200b}\u{2066}\u{feff}\u{e0041}\u{7f}\n";
+        assert_eq!(printable(hostile, '?'), "a?txt.exe??[2J?2J??????");
+        let names = "nginx: worker, grüße, 日本語, cafe\u{301}, हिन्दी, → ▏ 🙂";
+        assert_eq!(printable(names, '?'), names);
+    }
+
+    #[test]
+    fn a_document_means_the_same_with_escapes() {
+        let document = serde_json::json!({"name\u{202e}": "\u{9b}\u{e0041}\u{7f} \"ü\\\n", "n": 1});
+        let text = serde_json::to_string_pretty(&document).expect("JSON");
+        let safe = printable_json(text);
+        assert!(safe.chars().all(|c| c == '\n' || is_printable(c)), "{safe}");
+        assert!(safe.contains("\\u202e") && safe.contains('ü'), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).expect("JSON"), document);
     }
 }

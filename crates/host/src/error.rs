@@ -3,6 +3,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use parshall_core::text::printable;
 use parshall_core::values::ValueError;
 
 /// An error of usage or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
@@ -78,10 +79,9 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Messages of the kernel or a library may have several lines, and names may hold control characters.
+/// Messages of the kernel or a library may have several lines, and names may hold any characters.
 fn one_line(text: &str) -> String {
-    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    clean.split_whitespace().collect::<Vec<_>>().join(" ")
+    printable(text, ' ').split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

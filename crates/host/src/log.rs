@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::time::SystemTime;
 
+use parshall_core::text::printable;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::filter::{Filtered, Targets};
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
@@ -102,8 +103,10 @@ where
         if !from.is_empty() {
             write!(to, "{from}: ")?;
         }
-        context.format_fields(to.by_ref(), event)?;
-        writeln!(to)
+        // Names of files, peers and processes: none of them may begin a line of its own.
+        let mut fields = String::new();
+        context.format_fields(Writer::new(&mut fields), event)?;
+        writeln!(to, "{}", printable(&fields, ' '))
     }
 }
 

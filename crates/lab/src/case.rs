@@ -99,7 +99,7 @@ pub fn run(
         report: &report,
     };
     match request.format {
-        Format::Json => terminal::line(&serde_json::to_string(&result)?)?,
+        Format::Json => terminal::line(&output::json_line(&result)?)?,
         Format::Text => steps.end(&result)?,
     }
     Ok(matched && result.factor > 1.0)

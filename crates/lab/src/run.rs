@@ -149,7 +149,7 @@ fn print(
             loads,
             report: Some(report),
         };
-        return terminal::line(&serde_json::to_string(&result)?);
+        return terminal::line(&output::json_line(&result)?);
     }
     let style = output::style(None);
     let title = terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style);
@@ -181,7 +181,7 @@ fn skip(entry: &Entry, expected: &str, request: &RunRequest, program: &str) -> a
                 loads: BTreeMap::new(),
                 report: None,
             };
-            terminal::line(&serde_json::to_string(&result)?)?;
+            terminal::line(&output::json_line(&result)?)?;
         }
     }
     Ok(true)

@@ -12,7 +12,7 @@ use super::check;
 use super::impairment::{Impairment, MILLION};
 use super::model::{End, Link, Namespace, Offloads, Route, Shaper, Testbed};
 use crate::networks::{networks, with_prefix};
-use crate::text::{position, quote, unknown_key_hint};
+use crate::text::{position, printable, quote, unknown_key_hint};
 use crate::values::{ValueError, bandwidth, duration_within, size_within};
 
 pub(super) const DOCS: &str = "docs/lab.md describes testbeds";
@@ -190,7 +190,8 @@ impl RawTestbed {
             return fail(end, what, "make it smaller");
         }
         let seed = self.seed.unwrap_or(SEED_DEFAULT);
-        let mut testbed = Testbed { title: one_line(&self.title), seed, ..Testbed::default() };
+        // The title is printed in a comment of a shell script.
+        let mut testbed = Testbed { title: printable(&self.title, ' '), seed, ..Testbed::default() };
         for raw in &self.namespaces {
             let namespace = raw.read()?;
             if testbed.namespace(&namespace.name).is_some() {
@@ -451,9 +452,4 @@ fn route(text: &str) -> Result<Route, ValueError> {
         _ => *networks(to)?.first().filter(|_| to != "all").ok_or_else(wrong)?,
     };
     if to.addr().is_ipv4() == via.is_ipv4() { Ok(Route { to, via }) } else { Err(wrong()) }
-}
-
-/// The title is printed in a comment of a shell script.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

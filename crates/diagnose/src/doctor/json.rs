@@ -1,5 +1,6 @@
 //! The doctor's findings as one JSON document, documented in `docs/json.md`.
 use parshall_evidence::Origin;
+use parshall_host::output;
 use serde::Serialize;
 
 use super::rules::Findings;
@@ -49,7 +50,5 @@ pub fn json(findings: &Findings, origin: &Origin) -> anyhow::Result<String> {
         why_not_higher: &findings.why_not_higher,
         checks: checks.collect(),
     };
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    output::json(&document)
 }

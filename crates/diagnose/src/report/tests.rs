@@ -1,7 +1,9 @@
 //! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall-diagnose` rewrites the files.
 use std::path::PathBuf;
 
+use parshall_core::text::is_printable;
 use parshall_host::output::{TextStyle, columns};
+use serde_json::Value;
 
 use super::{json, text};
 use crate::testkit::reports;
@@ -53,14 +55,41 @@ fn colour_adds_nothing_but_escapes() {
     }
 }
 
+/// Calls `with` for each document that differs from this one in one of its strings.
+fn with_each_string(document: &Value, hostile: &str, with: &mut impl FnMut(&Value)) {
+    fn paths(value: &Value, path: String, found: &mut Vec<String>) {
+        match value {
+            Value::String(_) => found.push(path),
+            Value::Array(items) => items.iter().enumerate().for_each(|(i, v)| paths(v, format!("{path}/{i}"), found)),
+            Value::Object(map) => map.iter().for_each(|(key, v)| paths(v, format!("{path}/{key}"), found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    paths(document, String::new(), &mut found);
+    for path in found {
+        let mut changed = document.clone();
+        *changed.pointer_mut(&path).unwrap() = Value::String(hostile.to_owned());
+        with(&changed);
+    }
+}
+
 #[test]
-fn a_hostile_name_cannot_move_the_cursor() {
-    let mut report = reports::cause();
-    report.subject.comms = vec!["x\u{1b}]0;title\u{7}".into()];
-    report.findings[0].summary = "\u{1b}[2J".into();
-    report.ruled_out[0].why = "a\rb".into();
-    let page = text(&report, TextStyle { color: false, width: 100 });
-    assert!(!page.chars().any(|c| c.is_control() && c != '\n'), "{page:?}");
+fn no_text_of_a_report_moves_the_cursor_or_reverses_a_line() {
+    let hostile = "x\u{1b}]0;title\u{7}\u{1b}[2J\ra\u{202e}txt.exe\u{2028}\u{9b}";
+    let mut checked = 0;
+    for (name, report) in reports::all() {
+        let document = serde_json::to_value(&report).unwrap();
+        with_each_string(&document, hostile, &mut |changed| {
+            // Words of a fixed list are none that a host chooses.
+            let Ok(report) = serde_json::from_value::<parshall_evidence::Report>(changed.clone()) else { return };
+            checked += 1;
+            for page in [text(&report, TextStyle { color: false, width: 100 }), json(&report).unwrap()] {
+                assert!(page.chars().all(|c| c == '\n' || is_printable(c)), "{name}: {page:?}");
+            }
+        });
+    }
+    assert!(checked > 200, "{checked}");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 pub use args::{ColorArg, FormatArg, PrintArgs};
+use parshall_core::text;
+use serde::Serialize;
 pub use terminal::{style, style_for};
 pub use wrap::{clean, columns, items, words};
 
@@ -46,6 +48,22 @@ pub enum Format {
     Text,
     /// One JSON document.
     Json,
+}
+
+/// A JSON document on several lines. It may go to a terminal, so what may not be printed is escaped.
+///
+/// # Errors
+/// Those of serde.
+pub fn json(document: &impl Serialize) -> anyhow::Result<String> {
+    Ok(text::printable_json(serde_json::to_string_pretty(document)?) + "\n")
+}
+
+/// As [`json`], on one line and without a line break.
+///
+/// # Errors
+/// Those of serde.
+pub fn json_line(document: &impl Serialize) -> anyhow::Result<String> {
+    Ok(text::printable_json(serde_json::to_string(document)?))
 }
 
 /// Writes to stdout. `println!` would panic if the reader has closed the pipe. Here that is an error, which `main` ignores.

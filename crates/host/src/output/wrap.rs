@@ -2,10 +2,11 @@
 //!
 //! Every glyph that parshall itself prints takes one column. Text from the host (command names, symbols) passes
 //! [`clean`] first, so nothing in it can move the cursor.
+use parshall_core::text::printable;
 
-/// Removes control characters from text of the host: a process name may hold any bytes, such as escape sequences.
+/// Text of the host without what may not be printed: a process name may hold any bytes, such as escape sequences.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    printable(text, '?')
 }
 
 /// The number of columns that a text takes.

@@ -65,7 +65,7 @@ pub fn compare(request: &CompareRequest) -> anyhow::Result<ExitCode> {
     };
     let comparison = comparison(&before, &after)?;
     output::print(&match request.format {
-        ReportFormat::Json => serde_json::to_string_pretty(&comparison)? + "\n",
+        ReportFormat::Json => output::json(&comparison)?,
         ReportFormat::Text => text(&comparison),
         ReportFormat::Markdown => markdown(&comparison),
     })?;

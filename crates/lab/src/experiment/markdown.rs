@@ -1,4 +1,5 @@
 //! The report as Markdown, for a pull request or a wiki.
+use parshall_core::text::printable;
 use parshall_core::units;
 
 use super::report::{AbReport, Curve, Report};
@@ -130,6 +131,5 @@ fn row(cells: &[&str]) -> String {
 
 /// Texts of users and hosts cannot end a table's cell or begin a tag.
 fn escaped(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    text.replace('|', "\\|").replace('<', "&lt;")
+    printable(text, ' ').replace('|', "\\|").replace('<', "&lt;")
 }

@@ -128,7 +128,7 @@ fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {
     output::print(&match format {
         ReportFormat::Text => text::text(report, style_for(&output::Destination::Stdout, None)),
         ReportFormat::Markdown => markdown::markdown(report),
-        ReportFormat::Json => serde_json::to_string_pretty(report)? + "\n",
+        ReportFormat::Json => output::json(report)?,
     })
 }
 

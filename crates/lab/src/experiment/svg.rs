@@ -1,4 +1,5 @@
 //! Pictures of a report as SVG documents: every trial, and the curves of a sweep. Static, without scripts and fonts of their own.
+use parshall_core::text::printable;
 use parshall_core::units;
 
 use super::metric::Better;
@@ -200,8 +201,7 @@ fn round_step(least: f64) -> f64 {
 }
 
 fn escaped(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    printable(text, ' ').replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The lines that say where the pictures are, for stderr.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parshall_host::output;
+
 use super::terminal;
 use super::units::{self, Format};
 
@@ -108,7 +110,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     };
     match common.format {
         Format::Text => terminal::line(&outcome.text())?,
-        Format::Json => terminal::line(&serde_json::to_string(&outcome)?)?,
+        Format::Json => terminal::line(&output::json_line(&outcome)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -54,7 +54,7 @@ pub fn run(study: &Study, request: &RunRequest, results: Option<&Path>, interrup
         Format::Text => terminal::text(&text::result(&made, style))?,
         Format::Json => {
             let result = StudyResult { schema: STUDY_SCHEMA, name: &study.id, matched, comparisons: &made };
-            terminal::line(&serde_json::to_string(&result)?)?;
+            terminal::line(&output::json_line(&result)?)?;
         }
     }
     Ok(matched)

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use parshall_core::relay::config::row::{Row, Shown};
 use parshall_core::relay::config::{ConfigError, Global, Language, Listener, Protocol, Target};
+use parshall_host::output;
 use serde_json::{Map, Value, json};
 
 use crate::load::Loaded;
@@ -26,9 +27,7 @@ pub fn json(path: &Path, loaded: &Loaded) -> anyhow::Result<String> {
         document["global"] = Value::Object(settings(Global::ROWS.iter(), &config.global));
         document["listeners"] = config.listeners.iter().map(listener).collect();
     }
-    let mut text = serde_json::to_string_pretty(&document)?;
-    text.push('\n');
-    Ok(text)
+    output::json(&document)
 }
 
 fn error(error: &ConfigError) -> Value {

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::client::Client;
 use crate::control::snapshot::Snapshot;
-use parshall_host::output::{Format, Output};
+use parshall_host::output::{self, Format, Output};
 
 /// The interval of the live view.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -37,9 +37,7 @@ pub fn top(control: Option<PathBuf>, output: &Output) -> anyhow::Result<ExitCode
     let mut client = Client::connect(control)?;
     match output.format {
         Format::Json => {
-            let mut text = serde_json::to_string_pretty(&client.snapshot()?)?;
-            text.push('\n');
-            io::stdout().write_all(text.as_bytes())?;
+            io::stdout().write_all(output::json(&client.snapshot()?)?.as_bytes())?;
         }
         Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => live(&mut client)?,
         Format::Text => once(&mut client)?,

@@ -3,6 +3,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use parshall_host::output::clean;
+
 use crate::control::snapshot::{ListenerView, Snapshot, TargetView};
 
 /// The columns of a listener's numbers; its name gets the rest.
@@ -18,8 +20,8 @@ pub fn text(before: &Snapshot, now: &Snapshot, elapsed: Duration, size: Option<(
     let name = columns.saturating_sub(NUMBERS).clamp(NAME_MIN, NAME_MAX);
     let mut out = String::new();
     let mut line = |text: String| {
-        let clean = text.chars().map(|c| if c.is_control() { '?' } else { c });
-        let _in_memory = writeln!(out, "{}", clean.take(columns).collect::<String>().trim_end());
+        let text = clean(&text);
+        let _in_memory = writeln!(out, "{}", text.chars().take(columns).collect::<String>().trim_end());
     };
     line(head(now));
     line(process(before, now, elapsed));

@@ -7,6 +7,7 @@ use parshall_core::sockets::row::Seen;
 use parshall_core::sockets::schema::{Wire, is_identifier, wire};
 use parshall_core::sockets::value_names::{self, ValueNames};
 use parshall_core::sockets::{Dump, Owner, Rates, Row};
+use parshall_core::text::{is_printable, json_escape};
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::{Completeness, FIELDS, SOCKETS_SCHEMA, Visitor};
 
@@ -312,21 +313,21 @@ fn write_lossy(out: &mut Vec<u8>, bytes: &[u8]) {
 /// Writes a string with its quotes (RFC 8259, section 7).
 fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|b| *b < 0x20 || matches!(*b, b'"' | b'\\' | 0x7f)) {
-        out.extend_from_slice(&rest[..at]);
-        match rest[at] {
-            byte @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            byte => {
-                let (high, low) = (byte >> 4, byte & 15);
-                out.extend_from_slice(b"\\u00");
-                out.extend_from_slice(&[b'0' + high, b"0123456789abcdef"[usize::from(low)]]);
-            }
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| !matches!(byte, 0x20..0x7f) || matches!(byte, b'"' | b'\\')) {
+        // What is before it is ASCII, so a character begins there.
+        let (plain, special) = rest.split_at(at);
+        let c = special.chars().next().unwrap_or_default();
+        out.extend_from_slice(plain.as_bytes());
+        match c {
+            '"' | '\\' => out.extend_from_slice(&[b'\\', c as u8]),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            c if is_printable(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            c => out.extend_from_slice(json_escape(c).as_bytes()),
         }
-        rest = &rest[at + 1..];
+        rest = &special[c.len_utf8()..];
     }
-    out.extend_from_slice(rest);
+    out.extend_from_slice(rest.as_bytes());
     out.push(b'"');
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parshall_host::control_client::{ControlClient, Limits};
 use parshall_host::error::UserError;
-use parshall_host::output::{Format, print};
+use parshall_host::output::{self, Format, clean, print};
 use serde::Serialize;
 
 use crate::control::path::{DIRECTORY, of_interface};
@@ -32,8 +32,9 @@ pub fn show(request: &ShowRequest) -> anyhow::Result<ExitCode> {
         None => all()?,
     };
     let text = match request.output.format {
-        Format::Json => serde_json::to_string_pretty(&Document { schema: SCHEMA, tunnels: &tunnels })? + "\n",
-        Format::Text => text::write(&tunnels),
+        Format::Json => output::json(&Document { schema: SCHEMA, tunnels: &tunnels })?,
+        // They come from the processes that answer.
+        Format::Text => text::write(&tunnels).lines().map(|line| clean(line) + "\n").collect(),
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -5,6 +5,7 @@
 //! the broker may have stored must be counted.
 use std::time::Duration;
 
+use parshall_core::text::printable;
 use rskafka::client::error::{Error, ProtocolError};
 use rskafka::client::partition::{Compression, PartitionClient, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder};
@@ -229,7 +230,7 @@ fn one_line(error: &Error) -> String {
     const WRAPPING: &str = "Connection error: all retries failed: Retry exceeded deadline. Source: ";
     let text = error.to_string();
     let text = text.strip_prefix(WRAPPING).unwrap_or(&text);
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+    printable(text, ' ').chars().take(300).collect()
 }
 
 impl From<super::Codec> for Compression {

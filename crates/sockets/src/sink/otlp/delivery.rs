@@ -9,6 +9,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, RETRY_AFTER
 use hyper::rt::{Read, Write as AsyncWrite};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use parshall_core::text::printable;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -62,7 +63,7 @@ impl OtlpDelivery {
         };
         if status == StatusCode::OK {
             let (points, text) = rejected(&body);
-            let text = match one_line(&text) {
+            let text = match printable(&text, ' ') {
                 text if text.is_empty() => format!("{} rejected {points} data points", self.receiver.authority),
                 text => format!("{} rejected {points} data points: {text}", self.receiver.authority),
             };
@@ -112,11 +113,7 @@ fn by_status(status: StatusCode, body: &[u8]) -> Refusal {
         _ => ("rejected", false),
     };
     let said = String::from_utf8_lossy(&body[..body.len().min(200)]);
-    Refusal { kind, text: format!("the receiver answers {status}: {}", one_line(&said)), retriable }
-}
-
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    Refusal { kind, text: format!("the receiver answers {status}: {}", printable(&said, ' ')), retriable }
 }
 
 type Answered = (StatusCode, HeaderMap, Bytes);
@@ -128,7 +125,7 @@ async fn exchange(
     body: &[u8],
 ) -> Result<Answered, Refusal> {
     let failed = |kind, error: &dyn std::fmt::Display| {
-        let text = format!("{}: {}", receiver.authority, one_line(&error.to_string()));
+        let text = format!("{}: {}", receiver.authority, printable(&error.to_string(), ' '));
         Refusal { kind, text, retriable: true }
     };
     let stream = TcpStream::connect((receiver.host.as_str(), receiver.port)).await.map_err(|e| {
