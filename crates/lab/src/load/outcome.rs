@@ -69,7 +69,7 @@ pub struct Generated {
     /// Requests per second of an open loop's schedule, or packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_per_s: Option<f64>,
-    /// Requests of the measured time that had no reply a second after it. Their latency counts until then.
+    /// Requests of the measured time that had no reply a second after it (`row-lock`: two). Their latency counts until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u64>,
     /// From when a request was due until the client sent it, where a connection was free.
@@ -173,10 +173,9 @@ impl Outcome {
         let mut lines = vec![self.line()];
         let Generated { offered_per_s, unanswered, bulk_bytes_per_s, received_per_s, lost_share, limits, .. } =
             &self.generated;
-        if let Some(offered) = offered_per_s {
-            let unanswered = unanswered.map_or(String::new(), |count| format!(", {count} unanswered"));
-            lines.push(format!("offered {}/s{unanswered}", decimal(*offered)));
-        }
+        let offered = offered_per_s.map(|offered| format!("offered {}/s", decimal(offered)));
+        let schedule: Vec<String> = offered.into_iter().chain(unanswered.map(|n| format!("{n} unanswered"))).collect();
+        lines.extend((!schedule.is_empty()).then(|| schedule.join(", ")));
         if let Some((received, lost)) = received_per_s.zip(*lost_share) {
             lines.push(format!("received {}/s, {} lost", decimal(received), percent(lost)));
         }

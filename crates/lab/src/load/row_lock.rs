@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parshall_core::load::Latencies;
 
+use super::outcome::Generated;
 use super::socket::SocketArgs;
 use super::{Clock, Common, Outcome, print_ready};
 use crate::units;
@@ -163,41 +164,54 @@ fn clients(args: &Args, target: SocketAddr, clock: &Clock) -> anyhow::Result<Out
             std::thread::spawn(move || client(stream, &args, &clock))
         })
         .collect();
-    let (mut latencies, mut lost) = (Latencies::default(), 0);
+    let mut all = Done::default();
     for thread in threads {
         match thread.join() {
-            Ok((own, ended)) => {
-                latencies.add(&own);
-                lost += u64::from(ended);
+            Ok(own) => {
+                all.latencies.add(&own.latencies);
+                (all.lost, all.unanswered) = (all.lost + own.lost, all.unanswered + own.unanswered);
             }
-            Err(_) => lost += 1,
+            Err(_) => all.lost += 1,
         }
     }
-    let requests = latencies.count();
+    let requests = all.latencies.count() - all.unanswered;
     let outcome = Outcome::new(KIND, "connect", Some(target.port()), clock, requests, 2 * requests);
-    Ok(Outcome { errors: lost, ..outcome.with_latency(&latencies) })
+    let unanswered = Some(all.unanswered).filter(|count| *count > 0);
+    let generated = Generated { unanswered, ..Generated::default() };
+    Ok(Outcome { errors: all.lost, generated, ..outcome.with_latency(&all.latencies) })
 }
 
-/// Sends requests until the time is over. Returns their latencies, and whether the server closed the connection early.
-fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> (Latencies, bool) {
-    let mut latencies = Latencies::default();
+/// What a client did.
+#[derive(Debug, Default)]
+struct Done {
+    /// Of all requests, those without a reply included.
+    latencies: Latencies,
+    unanswered: u64,
+    /// 1 if the server closed the connection before the end, or did not answer for so long.
+    lost: u64,
+}
+
+/// Sends requests until the time is over.
+fn client(mut stream: TcpStream, args: &Args, clock: &Clock) -> Done {
+    let mut done = Done::default();
     // The load must end even if the row is never unlocked.
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok();
     while !clock.over() {
         let begin = Instant::now();
-        let done = match args.hold_ms {
+        let asked = match args.hold_ms {
             Some(idle) => transaction(&mut stream, if args.commit_at_once { Duration::ZERO } else { idle }),
             None => request(&mut stream, b'u'),
         };
-        if done.is_err() {
-            return (latencies, !clock.over());
+        done.latencies.record(begin.elapsed().as_nanos() as u64);
+        if asked.is_err() {
+            (done.unanswered, done.lost) = (1, u64::from(!clock.over()));
+            break;
         }
-        latencies.record(begin.elapsed().as_nanos() as u64);
         if let Some(idle) = args.hold_ms {
             std::thread::sleep(idle / 100);
         }
     }
-    (latencies, false)
+    done
 }
 
 fn transaction(stream: &mut TcpStream, idle: Duration) -> std::io::Result<()> {

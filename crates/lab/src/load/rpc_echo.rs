@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::outcome::Generated;
 use super::socket::{Ends, SocketArgs};
 use super::{Clock, Common, Outcome, print_ready, rpc_client, rpc_server};
 use crate::units;
@@ -72,10 +73,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         let (requests, bytes) = stats.read();
         return Ok(outcome(requests, bytes));
     }
-    let clients = rpc_client::Clients::connect(args, target, &clock)?;
+    let mut clients = rpc_client::Clients::connect(args, target, &clock)?;
     print_ready(KIND, role, Some(target.port()));
-    let done = clients.run(args, &clock)?;
-    let mut outcome = outcome(done.requests, done.bytes).with_latency(&done.latencies);
-    outcome.errors = done.lost;
-    Ok(outcome)
+    let mut done = clients.run(&clock)?;
+    let outcome = outcome(done.requests, done.bytes);
+    clients.settle(&mut done)?;
+    let unanswered = Some(done.unanswered).filter(|count| *count > 0 || args.rate.is_some());
+    let generated = Generated { offered_per_s: args.rate, unanswered, ..Generated::default() };
+    Ok(Outcome { errors: done.lost, generated, ..outcome.with_latency(&done.latencies) })
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,21 +78,50 @@ struct Stats {
     lost: AtomicU64,
     senders: AtomicUsize,
     latencies: Mutex<Latencies>,
+    /// When each sender began what it has not done yet.
+    pending: Mutex<Vec<Option<Instant>>>,
+    /// No more is begun.
+    over: AtomicBool,
+}
+
+impl Stats {
+    fn new(senders: usize) -> Self {
+        Self {
+            operations: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            senders: AtomicUsize::new(senders),
+            latencies: Mutex::default(),
+            pending: Mutex::new(vec![None; senders]),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    fn set_pending(&self, sender: usize, since: Option<Instant>) {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)[sender] = since;
+    }
+
+    /// Waits a second at most for what was begun. What is not done then counts, too, with the time until then; returns how many those
+    /// are.
+    fn settle(&self) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        let end = Instant::now();
+        let pending = || self.pending.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        while end.elapsed() < Duration::from_secs(1) && pending().iter().any(Option::is_some) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let left: Vec<Instant> = pending().into_iter().flatten().collect();
+        let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        left.iter().for_each(|since| latencies.record(since.elapsed().as_nanos() as u64));
+        left.len() as u64
+    }
 }
 
 /// Runs the ends that the arguments select.
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let role = args.ends.role();
     let clock = Clock::start(&args.common)?;
-    let stats = || {
-        Arc::new(Stats {
-            operations: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            senders: AtomicUsize::new(usize::from(args.streams)),
-            latencies: Mutex::new(Latencies::default()),
-        })
-    };
+    let stats = || Arc::new(Stats::new(usize::from(args.streams)));
     let (received, sent) = (stats(), stats());
     let mut target: Option<SocketAddr> = args.ends.connect;
     if let Some(address) = args.ends.listen_address() {
@@ -103,12 +132,12 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let target = target.unwrap_or_else(|| unreachable!("there is --connect, or a listener"));
     if role != "serve" {
-        for _ in 0..args.streams {
+        for sender in 0..usize::from(args.streams) {
             let socket = args.socket.connect(target, &clock)?;
             socket.set_tcp_cork(args.cork)?;
             let (args, stats) = (args.clone(), Arc::clone(&sent));
             std::thread::Builder::new().name("stream-send".into()).spawn(move || {
-                if send(&socket, &args, &stats).is_err() {
+                if send(&socket, &args, sender, &stats).is_err() {
                     stats.lost.fetch_add(1, Ordering::Relaxed);
                 }
                 stats.senders.fetch_sub(1, Ordering::Relaxed);
@@ -121,13 +150,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let stats = if role == "serve" { received } else { sent };
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut outcome =
-        Outcome::new(KIND, role, Some(target.port()), &clock, load(&stats.operations), load(&stats.bytes))
-            .with_latency(&stats.latencies.lock().unwrap_or_else(PoisonError::into_inner));
+        Outcome::new(KIND, role, Some(target.port()), &clock, load(&stats.operations), load(&stats.bytes));
+    outcome.generated.unanswered = Some(stats.settle()).filter(|count| *count > 0 && args.request_reply);
     outcome.errors = load(&stats.lost);
-    Ok(outcome)
+    Ok(outcome.with_latency(&stats.latencies.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-fn send(socket: &Socket, args: &Args, stats: &Stats) -> io::Result<()> {
+fn send(socket: &Socket, args: &Args, sender: usize, stats: &Stats) -> io::Result<()> {
     let buf = vec![b's'; args.write_bytes];
     let flags = if args.msg_more { MSG_MORE } else { 0 };
     let mut reply = [0u8; REPLY];
@@ -138,8 +167,9 @@ fn send(socket: &Socket, args: &Args, stats: &Stats) -> io::Result<()> {
             .name("stream-replies".into())
             .spawn(move || while replies.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {})?;
     }
-    loop {
+    while !stats.over.load(Ordering::Relaxed) {
         let begin = Instant::now();
+        stats.set_pending(sender, Some(begin));
         let mut rest = &buf[..];
         while !rest.is_empty() {
             let n = socket.send_with_flags(rest, flags)?;
@@ -153,10 +183,12 @@ fn send(socket: &Socket, args: &Args, stats: &Stats) -> io::Result<()> {
         stats.operations.fetch_add(1, Ordering::Relaxed);
         let ns = begin.elapsed().as_nanos() as u64;
         stats.latencies.lock().unwrap_or_else(PoisonError::into_inner).record(ns);
+        stats.set_pending(sender, None);
         if !args.write_pause_ms.is_zero() {
             std::thread::sleep(args.write_pause_ms);
         }
     }
+    Ok(())
 }
 
 fn accept(listener: &TcpListener, args: &Args, stats: &Arc<Stats>) {
