@@ -1,5 +1,5 @@
 //! Finds the places of a change, and makes and reverts it between windows.
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use parshall_host::proc_fs;
 
 use super::change::{Change, On};
 use super::guardian::Guardian;
-use super::place::{Group, Moved, NO_LIMIT, Place, Socket, Sysctl, Thread, Undo, inheritors};
+use super::place::{Group, Moved, NO_LIMIT, Place, Remembered, Socket, Sysctl, Thread, Undo, inheritors};
 use crate::cgroup;
 use crate::subject::{Process, Resolved, Sock};
 
@@ -54,6 +54,9 @@ pub struct Changer<'a> {
     change: &'a Change,
     subject: Resolved,
     known: BTreeMap<String, Known>,
+    /// Threads that were there before the change was made last and are none of its places: what they have they have not inherited
+    /// from it.
+    bystanders: Remembered,
     /// The change has been made at least once.
     begun: bool,
     /// The first error of a place that could not be changed.
@@ -87,6 +90,7 @@ impl<'a> Changer<'a> {
             change,
             subject: subject.clone(),
             known: BTreeMap::new(),
+            bystanders: Remembered::new(),
             begun: false,
             refusal: None,
             adjusted: None,
@@ -198,7 +202,11 @@ impl<'a> Changer<'a> {
         if undo.is_empty() {
             return Ok(());
         }
-        guardian.remember(undo)?;
+        if self.known.values().all(|known| known.state != State::New) {
+            self.bystanders = self.other_threads();
+        }
+        // A bystander that has become a place since is one: the last that is sent counts.
+        guardian.remember(self.bystanders.values().cloned().chain(undo).collect())?;
         for known in self.known.values_mut().filter(|known| wanting(known)) {
             match known.place.write(&known.new, &mut moved).and_then(|()| known.place.read(&mut moved)) {
                 Ok(now) => {
@@ -215,6 +223,23 @@ impl<'a> Changer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The threads of the places' processes and of their descendants that are no places, each with the value that it has.
+    fn other_threads(&self) -> Remembered {
+        let On::Threads(setting) = self.change.on else { return Remembered::new() };
+        let pids: BTreeSet<u32> = self.known.values().filter_map(|known| known.place.pid()).collect();
+        let pids: Vec<u32> = pids.into_iter().collect();
+        let all = pids.iter().copied().chain(proc_fs::descendants(&pids));
+        let threads = all.flat_map(|pid| proc_fs::threads(pid).into_iter().map(move |tid| (pid, tid)));
+        let other = threads.filter_map(|(pid, tid)| {
+            let thread = Thread { pid, tid, start_ticks: proc_fs::stat(tid)?.start_ticks, setting };
+            let value = thread.read().ok()?;
+            let place = Place::Thread(thread);
+            let unknown = !self.known.contains_key(&place.key());
+            unknown.then(|| (place.key(), Undo { place, old: value.clone(), new: value }))
+        });
+        other.collect()
     }
 
     /// Reads the unchanged places again: the application may have set them since they were found.
@@ -266,7 +291,8 @@ impl<'a> Changer<'a> {
                 }
             };
         }
-        let remembered = self.known.values().map(|known| (known.place.key(), known.undo())).collect();
+        let mut remembered = self.bystanders.clone();
+        remembered.extend(self.known.values().map(|known| (known.place.key(), known.undo())));
         for undo in inheritors(&remembered) {
             undo.place.write(&undo.old, &mut moved).ok();
         }
@@ -319,9 +345,9 @@ impl<'a> Changer<'a> {
         let ours = || self.known.values().filter(|known| known.state == State::New && known.new == read);
         let from = match place {
             Place::Connection(socket) => ours().find(|known| known.listener() == Some(socket.port)),
-            Place::Thread(thread) => {
-                ours().find(|known| known.place.pid() == Some(thread.pid)).or_else(|| ours().next())
-            }
+            Place::Thread(_) if self.bystanders.contains_key(&place.key()) => None,
+            Place::Thread(thread) => ancestry(thread.pid)
+                .find_map(|pid| ours().find(|known| known.place.pid() == Some(pid))),
             Place::Group(_) | Place::Sysctl(_) => None,
         };
         from.map(|known| known.old.clone())
@@ -411,6 +437,13 @@ impl<'a> Changer<'a> {
             }
         }
     }
+}
+
+/// A process, its parent, and so on.
+fn ancestry(pid: u32) -> impl Iterator<Item = u32> {
+    let parent = |pid: &u32| proc_fs::stat(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
+    // Numbers that are used again could make a circle.
+    std::iter::successors(Some(pid), parent).take(64)
 }
 
 /// A value for people: a pacing rate of all ones means no limit.

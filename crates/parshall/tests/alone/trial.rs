@@ -1,9 +1,11 @@
 //! `try` on real processes: a change that helps and one that does not, and that every end of a trial reverts its changes.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use crate::common::{
@@ -171,7 +173,7 @@ fn a_killed_trial_leaves_nothing_changed() {
     // At different times, so that each phase is interrupted: the search for places, a window, the change, the reversal.
     for ms in [20, 250, 600, 1300] {
         let trial = start(&["nodelay", "--port", &port]);
-        std::thread::sleep(Duration::from_millis(ms));
+        thread::sleep(Duration::from_millis(ms));
         trial.signal("-KILL");
         drop(trial);
         // The guardian holds a lock for the process until it has reverted everything.
@@ -210,6 +212,45 @@ fn affinity_and_nice_of_threads_are_restored() {
     assert_eq!(done.orderly().code, Some(0), "{done:?}");
     assert!(nice().iter().all(|nice| *nice == nice_before[0]), "{:?}", nice());
     drop(late);
+}
+
+/// A server of one connection that confines itself after it has started a child, which ends with it.
+const PINNED_SERVER: &str = "
+import os, socket, subprocess, sys
+child = subprocess.Popen(['sh', '-c', 'read line'], stdin=subprocess.PIPE)
+os.sched_setaffinity(0, {0})
+os.setpriority(os.PRIO_PROCESS, 0, 5)
+listener = socket.create_server(('127.0.0.1', 0))
+print('ready', listener.getsockname()[1], child.pid, flush=True)
+connection, _ = listener.accept()
+while data := connection.recv(100):
+    connection.sendall(data)
+";
+
+#[test]
+fn children_that_already_had_the_value_keep_it() {
+    if !ready("try affinity and nice beside a child") || !has(&["python3"], "try beside a child") {
+        return;
+    }
+    let (server, lines) = common::start_lines(Command::new("python3").args(["-c", PINNED_SERVER]), 1);
+    let numbers: Vec<u32> = lines[0].split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+    let (port, child) = (numbers[0] as u16, numbers[1]);
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    thread::spawn(move || {
+        while client.write_all(b"x").is_ok() && client.read_exact(&mut [0]).is_ok() {
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let state = |pid| (thread_setting::cpus(pid).unwrap(), thread_setting::nice(pid).unwrap());
+    let before = (state(server.pid()), state(child));
+    let cpus = before.1.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    for change in [format!("affinity={cpus}"), "nice=0".to_owned()] {
+        let port = port.to_string();
+        let quick = ["try", &change, "--port", &port, "--yes", "--pairs", "3", "--window", "200ms", "--format", "json"];
+        let report = result(&parshall(&quick));
+        assert!(report.places.changed > 0 || cpus == "0", "{change}: {report:#?}");
+        assert_eq!((state(server.pid()), state(child)), before, "{change}: {report:#?}");
+    }
 }
 
 #[test]
