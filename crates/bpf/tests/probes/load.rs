@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::probed::{Talker, alone, end_with_parent, ready};
-use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+use libbpf_rs::MapType;
+use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
+use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::{Config, Event, Probes};
 use parshall_evidence::FlowState;
 
@@ -101,6 +103,29 @@ fn what_is_attached_goes_with_its_owner() {
         assert!(std::time::Instant::now() < give_up, "{} programs and links are left", known(&slice));
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+#[test]
+fn what_the_scheduler_calls_allocates_nothing() {
+    if !ready("maps of the scheduler's probes") {
+        return;
+    }
+    const NO_PREALLOC: u32 = 1;
+    let _alone = alone();
+    let talker = Talker::talk(1);
+    let _probes = Probes::load(&talker.config(64)).unwrap();
+    let _classic = Classic::load(true).unwrap();
+    let (own, _) = held();
+    let programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
+    let scheduled: Vec<_> =
+        programs.filter(|info| own.contains(&info.id) && (info.name == "on_switch" || info.name == "on_waking")).collect();
+    assert_eq!(scheduled.len(), 4, "{scheduled:?}");
+    // They look up what is in the storage of tasks and sockets, and insert into hash tables.
+    let allocates = MapInfoIter::default().filter(|map| {
+        let used = scheduled.iter().any(|program| program.map_ids.contains(&map.id));
+        used && map.ty == MapType::Hash && map.map_flags & NO_PREALLOC != 0
+    });
+    assert_eq!(allocates.map(|map| map.name).collect::<Vec<_>>(), Vec::<std::ffi::OsString>::new());
 }
 
 #[test]

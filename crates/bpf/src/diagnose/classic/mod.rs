@@ -252,8 +252,6 @@ impl Classic {
         // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
-        // Cells are inserted while the run queue is locked, where kernels before 6.1 must not allocate. So they are preallocated.
-        open.maps.off_cells.set_map_flags(0).map_err(Error::Load)?;
         open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.follow_children = follow_children.into();

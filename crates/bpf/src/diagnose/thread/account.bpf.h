@@ -8,10 +8,11 @@
 
 #include "diagnose/shared.bpf.h"
 
+/* Cells are inserted while the run queue is locked: before Linux 6.1 an allocation could wake kswapd there, which needs that lock. So
+ * they are preallocated. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct off_key);
 	__type(value, struct off_value);
 } off_cells SEC(".maps");
