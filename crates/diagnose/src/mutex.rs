@@ -1,6 +1,5 @@
 //! The owners of the mutexes that threads sleep for: for waits that have not ended, so that no wake-up explains them.
 use std::collections::HashMap;
-use std::path::Path;
 
 use parshall_host::bounded_file;
 use parshall_host::proc_fs;
@@ -21,15 +20,47 @@ const WAITS: [u64; 2] = [0, 9];
 const LOCKS_PI: [u64; 2] = [6, 13];
 const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
 
+/// Reads who holds mutexes.
+#[derive(Debug, Default)]
+pub struct Mutexes {
+    /// The threads of processes by the numbers that they have in their own pid namespaces, which are what their memory holds.
+    numbers: HashMap<u32, HashMap<u32, u32>>,
+}
+
 /// Threads of these processes that sleep for a mutex now, each with the thread of the same process that holds it. Other locks than
 /// those of glibc and those with priority inheritance do not say who holds them.
 pub fn owners(pids: impl IntoIterator<Item = u32>) -> HashMap<u32, u32> {
     let threads = pids.into_iter().flat_map(|pid| proc_fs::threads(pid).into_iter().map(move |tid| (pid, tid)));
-    threads.take(THREADS_MAX).filter_map(|(pid, tid)| Some((tid, owner(pid, tid)?))).collect()
+    let mut mutexes = Mutexes::default();
+    threads.take(THREADS_MAX).filter_map(|(pid, tid)| Some((tid, mutexes.owner(pid, tid)?))).collect()
 }
 
-/// The thread that holds the mutex for which this one sleeps.
-pub fn owner(pid: u32, tid: u32) -> Option<u32> {
+impl Mutexes {
+    /// The thread that holds the mutex for which this one sleeps.
+    pub fn owner(&mut self, pid: u32, tid: u32) -> Option<u32> {
+        let owner = self.thread_numbered(pid, number_of_owner(pid, tid)?)?;
+        // Other futexes hold other numbers there.
+        (owner != tid).then_some(owner)
+    }
+
+    /// The thread of a process that has this number in the process's own pid namespace.
+    fn thread_numbered(&mut self, pid: u32, number: u32) -> Option<u32> {
+        let numbers = self.numbers.entry(pid).or_insert_with(|| {
+            let of_thread = |tid: u32| Some((innermost_number(tid)?, tid));
+            proc_fs::threads(pid).into_iter().take(THREADS_MAX).filter_map(of_thread).collect()
+        });
+        numbers.get(&number).copied()
+    }
+}
+
+/// The number of a thread in its own pid namespace: the last one of `NSpid`, which Linux has since 4.1.
+fn innermost_number(tid: u32) -> Option<u32> {
+    let status = bounded_file::text(format!("/proc/{tid}/status")).ok()?;
+    proc_fs::status_field(&status, "NSpid")?.split_whitespace().next_back()?.parse().ok()
+}
+
+/// What the mutex for which a thread sleeps says of its owner.
+fn number_of_owner(pid: u32, tid: u32) -> Option<u32> {
     let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let SyscallFile::In { nr, args: [address, op] } = parse_syscall(&text)? else { return None };
     if libc::c_long::from(nr) != libc::SYS_futex {
@@ -43,8 +74,7 @@ pub fn owner(pid: u32, tid: u32) -> Option<u32> {
     } else {
         return None;
     };
-    // Other futexes hold other numbers there.
-    (owner != 0 && owner != tid && Path::new(&format!("/proc/{pid}/task/{owner}")).exists()).then_some(owner)
+    (owner != 0).then_some(owner)
 }
 
 fn owner_in_mutex(bytes: &[u8]) -> Option<u32> {
@@ -84,24 +114,47 @@ for pair in ((a, b), (b, a)):
 time.sleep(20)
 ";
 
-    #[test]
-    fn the_owners_of_a_deadlock_are_each_other() {
-        let mut child = Command::new("python3")
-            .args(["-c", DEADLOCK])
+    /// The threads of the deadlock with their own numbers, and the owners that are found.
+    fn deadlock(start: &[&str]) -> (Vec<u32>, HashMap<u32, u32>) {
+        let mut child = Command::new(start[0])
+            .args(&start[1..])
+            .args(["python3", "-c", DEADLOCK])
             .stdout(Stdio::piped())
             .spawn()
             .expect("python3 is installed with the tests' needs");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let mut tid = || lines.next().expect("a line").expect("text").parse::<u32>().expect("a thread id");
-        let (one, other) = (tid(), tid());
+        let own = vec![tid(), tid()];
+        let processes = || [vec![child.id()], proc_fs::descendants(&[child.id()])].concat();
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut found = HashMap::new();
         while found.len() < 2 && Instant::now() < deadline {
-            found = owners([child.id()]);
+            found = owners(processes());
             std::thread::sleep(Duration::from_millis(10));
         }
-        child.kill().expect("our own child");
+        for pid in processes() {
+            // Inside of its namespace the first process takes no other signal.
+            Command::new("kill").args(["-KILL", &pid.to_string()]).status().expect("kill runs");
+        }
         child.wait().expect("our own child");
-        assert_eq!(found, HashMap::from([(one, other), (other, one)]));
+        (own, found)
+    }
+
+    #[test]
+    fn the_owners_of_a_deadlock_are_each_other() {
+        let (own, found) = deadlock(&["env"]);
+        assert_eq!(found, HashMap::from([(own[0], own[1]), (own[1], own[0])]));
+    }
+
+    #[test]
+    fn threads_that_have_other_numbers_in_their_namespace_are_found() {
+        if !parshall_testkit::root("a deadlock in a pid namespace") {
+            return;
+        }
+        let (own, found) = deadlock(&["unshare", "--pid", "--fork", "--kill-child"]);
+        assert_eq!(found.len(), 2);
+        for (tid, owner) in &found {
+            assert!(!own.contains(tid) && found.get(owner) == Some(tid), "{own:?} {found:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::awaited::{Awaited, awaited};
 use super::sockets::Row;
 use crate::follow::sessions;
 use crate::follow::stopped::stopped_by;
-use crate::mutex;
+use crate::mutex::Mutexes;
 use crate::procfs::blocked_in::{SyscallFile, call_of_wchan, kind_of, parse_syscall, takes_descriptor};
 use crate::procfs::thread_account::UNKNOWN_CALL;
 use crate::subject::{DESCRIPTORS_FIRST, Holders, Namespace, Process};
@@ -65,6 +65,7 @@ pub struct Reader<'a> {
     unix_awaited: HashSet<u64>,
     /// Other ends of the UNIX sockets for which event loops wait, by thread.
     unix_calls: Vec<(u32, u64)>,
+    mutexes: Mutexes,
 }
 
 /// The UNIX sockets of a network namespace.
@@ -105,6 +106,7 @@ impl<'a> Reader<'a> {
             unix: HashMap::new(),
             unix_awaited: HashSet::new(),
             unix_calls: Vec::new(),
+            mutexes: Mutexes::default(),
         }
     }
 
@@ -168,7 +170,7 @@ impl<'a> Reader<'a> {
             state: stat.state,
             still,
             syscall: NO_SYSCALL,
-            lock_owner: mutex::owner(pid, tid).unwrap_or(0),
+            lock_owner: self.mutexes.owner(pid, tid).unwrap_or(0),
             ..common.clone()
         };
         if thread.stopped_by.starts_with("the freezer") {
