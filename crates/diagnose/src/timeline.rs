@@ -78,7 +78,7 @@ pub struct Parts<'a> {
     /// Processes that were observed; sockets of others are left out.
     pub observed: &'a HashSet<u32>,
     /// Processes that the user asked about.
-    pub asked_pids: Vec<u32>,
+    pub asked_pids: HashSet<u32>,
     /// Ports that the user asked about.
     pub asked_ports: Vec<u16>,
 }

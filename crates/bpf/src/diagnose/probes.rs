@@ -111,6 +111,7 @@ impl Programs for BtfPrograms {
             ("on_state", &progs.on_state),
             ("on_new_task", &progs.on_new_task),
             ("on_exit", &progs.on_exit),
+            ("on_free", &progs.on_free),
             ("on_stop_signal", &progs.on_stop_signal),
             ("on_retransmit", &progs.on_retransmit),
             ("on_reset_sent", &progs.on_reset_sent),
@@ -279,7 +280,7 @@ impl Probes {
         collect("owners", link)
     }
 
-    /// The processes of the subject, with the children found so far.
+    /// The processes of the subject that have not been reaped, with the children found so far.
     pub fn tgids(&self) -> Vec<u32> {
         self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
     }
@@ -289,7 +290,7 @@ impl Probes {
         entries(&self.programs.skel.maps.net_counts)
     }
 
-    /// All observed processes, also those that the subject may wait for.
+    /// All observed processes that have not been reaped, also those that the subject may wait for.
     pub fn processes(&self) -> Vec<Process> {
         let scope = |value: u8| if value & !FOLLOWED == Scope::Port as u8 { Scope::Port } else { Scope::All };
         entries::<u32, u8>(&self.programs.skel.maps.tgids)

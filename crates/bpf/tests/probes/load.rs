@@ -54,6 +54,18 @@ fn pause() {
     }
 }
 
+/// Starts one process after the other.
+#[test]
+#[ignore = "not a test: the body of the child process"]
+fn forks() {
+    if std::env::var_os("TALK").is_none() {
+        return;
+    }
+    end_with_parent();
+    println!("talking");
+    while std::process::Command::new("true").status().is_ok() {}
+}
+
 /// Numbers of the programs and links that this process holds.
 fn held() -> (Vec<u32>, Vec<u32>) {
     let (mut programs, mut links) = (Vec::new(), Vec::new());
@@ -103,6 +115,31 @@ fn what_is_attached_goes_with_its_owner() {
         assert!(std::time::Instant::now() < give_up, "{} programs and links are left", known(&slice));
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
+}
+
+#[test]
+fn processes_that_have_ended_leave_the_table() {
+    if !ready("children that come and go") {
+        return;
+    }
+    const ENOUGH: usize = 40;
+    let _alone = alone();
+    let forks = Talker::start_as("load::forks", "1");
+    let mut probes = Probes::load(&forks.config(64)).unwrap();
+    probes.attach_always().unwrap();
+    let (mut ended, mut events) = (std::collections::HashSet::new(), Vec::new());
+    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while ended.len() < ENOUGH || probes.processes().len() > ENOUGH / 4 {
+        assert!(std::time::Instant::now() < give_up, "{} ended, {:?} are left", ended.len(), probes.processes());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        while probes.drain(&mut events) {}
+        ended.extend(events.drain(..).filter_map(|event| match event {
+            Event::ThreadEnd(dump) => Some(dump.tgid),
+            _ => None,
+        }));
+    }
+    assert!(!ended.contains(&forks.pid()) && probes.tgids().contains(&forks.pid()));
+    assert_eq!(probes.counters().untracked, 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What threads and sockets did in the observed time, event by event: what critical paths are found in.
 //!
 //! Times are nanoseconds since the window began. Only slices are covered; nothing is known of the time between them.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use parshall_evidence::{FdKind, FlowId};
@@ -175,7 +175,7 @@ pub struct Timeline {
     /// Names of system calls by number, of those that occur.
     pub syscalls: HashMap<i32, String>,
     /// Processes the user asked about; what others do is followed only from there.
-    pub asked_pids: Vec<u32>,
+    pub asked_pids: HashSet<u32>,
     /// Ports the user asked about; empty: all of `asked_pids`.
     pub asked_ports: Vec<u16>,
 }

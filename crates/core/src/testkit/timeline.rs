@@ -39,7 +39,7 @@ impl Script {
     /// Nothing happened yet.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Script {
-        let mut timeline = Timeline { slices: vec![(0, 1_000_000)], asked_pids: vec![100], ..Timeline::default() };
+        let mut timeline = Timeline { slices: vec![(0, 1_000_000)], asked_pids: [100].into(), ..Timeline::default() };
         timeline.syscalls.extend([
             (0, "read".to_string()),
             (232, "epoll_wait".to_string()),

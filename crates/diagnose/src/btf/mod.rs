@@ -337,7 +337,7 @@ impl Session {
 
     /// What happened to the subject's connections.
     fn net(&mut self, resolved: &Resolved, counters: &Counters) -> NetCounts {
-        let observed: HashSet<u32> = self.probes.tgids().into_iter().collect();
+        let observed = self.follower.subject(&self.probes);
         let counts = self.probes.net_counts().into_iter();
         let owned: Vec<Owned> = counts.map(|(key, value)| owned(key, value, &self.net0)).collect();
         let by_port = owned.iter().filter(|one| one.pid == 0 && !one.followed);
@@ -361,7 +361,7 @@ impl Session {
         let mut recorded = self.records.finish(self.begin);
         flows.extend(self.sums.finish(&mut recorded.flow_stalls));
         let records_arrived = recorded.events + self.timeline.arrived;
-        let observed = self.probes.processes().into_iter().map(|process| process.tgid);
+        let observed = self.follower.subject(&self.probes);
         let mut timeline = self.timeline.finish(timeline::Parts {
             window: (self.begin, self.end),
             slices: &self.meter.spans,
@@ -369,13 +369,14 @@ impl Session {
             threads: &threads,
             listeners: &self.listeners,
             stalls: &recorded.thread_stalls,
-            observed: &observed.chain(self.follower.ever_followed().iter().copied()).collect(),
-            asked_pids: resolved.processes.iter().map(|process| process.pid).collect(),
+            observed: &observed.union(self.follower.ever_followed()).copied().collect(),
+            // Also those that were started in the window, such as one for each connection.
+            asked_pids: observed.clone(),
             asked_ports: resolved.select.port().into_iter().collect(),
         });
         self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
-            drop_foreign(&self.probes, &mut flows, &mut recorded.flow_stalls);
+            drop_foreign(&observed, &mut flows, &mut recorded.flow_stalls);
         }
         self.follower.complete(&mut timeline, self.begin);
         timeline.mutex_owners = self.mutex_owners;
@@ -460,8 +461,7 @@ fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> a
 }
 
 /// What another process accepted from a listener that it shares with the subject is that one's.
-fn drop_foreign(probes: &Probes, flows: &mut Vec<FlowRecord>, stalls: &mut Vec<FlowStall>) {
-    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
+fn drop_foreign(observed: &HashSet<u32>, flows: &mut Vec<FlowRecord>, stalls: &mut Vec<FlowStall>) {
     flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
     let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
     stalls.retain(|stall| kept.contains(&stall.flow));

@@ -83,6 +83,8 @@ pub struct Follower {
     followed: Vec<Found>,
     /// All that were followed at some time.
     ever: HashSet<u32>,
+    /// Processes of the subject of which a thread was seen: the probes forget those that have ended.
+    own: HashSet<u32>,
     ports: Listeners,
     /// Ports on which anybody listens.
     listeners: HashSet<(u64, u16)>,
@@ -125,6 +127,7 @@ impl Follower {
             served_elsewhere: HashMap::new(),
             followed: Vec::new(),
             ever: HashSet::new(),
+            own: HashSet::new(),
             ports: Listeners::default(),
             listeners: HashSet::new(),
             unknown: Vec::new(),
@@ -153,12 +156,14 @@ impl Follower {
         }
     }
 
-    /// Notes the process of a thread that was observed because the subject may wait for it: a child of a followed process may come and
-    /// go between two searches.
+    /// Notes the process of a thread: a child of an observed process may come and go between two searches.
     pub fn see_thread_account(&mut self, dump: &ThreadDump) {
-        if dump.followed != 0 {
-            self.ever.insert(dump.tgid);
-        }
+        if dump.followed != 0 { self.ever.insert(dump.tgid) } else { self.own.insert(dump.tgid) };
+    }
+
+    /// The processes of the subject, those that have ended included.
+    pub fn subject(&self, probes: &Probes) -> HashSet<u32> {
+        probes.tgids().into_iter().chain(self.own.iter().copied()).collect()
     }
 
     fn see_off_cpu(&mut self, off: &OffCpuWire) {
@@ -232,8 +237,13 @@ impl Follower {
     /// Takes in who came and went since the last search: children of observed processes, and processes that ended.
     fn take_changes(&mut self, probes: &Probes, now: u64) {
         self.closed.retain(|(pid, ..)| self.plan.depth(*pid).is_some());
-        let mut ended = Vec::new();
-        for process in probes.processes() {
+        let processes = probes.processes();
+        let left: HashSet<u32> = processes.iter().map(|process| process.tgid).collect();
+        let mut ended: Vec<u32> = self.plan.observed().filter(|pid| !left.contains(pid)).collect();
+        for found in self.followed.iter_mut().filter(|found| !left.contains(&found.known.pid)) {
+            found.ended = true;
+        }
+        for process in processes {
             let pid = process.tgid;
             match (process.followed, self.plan.depth(pid)) {
                 (false, None) => {

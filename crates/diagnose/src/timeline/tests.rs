@@ -79,7 +79,7 @@ fn finish(events: Events, flows: &[FlowRecord], stalls: &[ThreadStall]) -> Timel
         listeners: &HashSet::new(),
         stalls,
         observed: &HashSet::from([SERVER, CLIENT]),
-        asked_pids: vec![SERVER],
+        asked_pids: [SERVER].into(),
         asked_ports: vec![80],
     })
 }

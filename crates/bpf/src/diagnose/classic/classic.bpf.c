@@ -50,9 +50,10 @@ struct {
 	__type(value, struct seed);
 } seeds SEC(".maps");
 
-/* The kinds of file descriptors. User space sets them from /proc/PID/fd; accept(), socket() and close() update them. */
+/* The kinds of file descriptors. User space sets them from /proc/PID/fd; accept(), socket() and close() update them. Those of processes
+ * that have ended are left, and give way. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
 	__type(key, struct fd_key);
 	__type(value, u8);
@@ -437,6 +438,9 @@ int on_exit(void *ctx)
 		SUBMIT(r);
 	}
 	bpf_map_delete_elem(&threads, &tid);
+	/* A service with a process for each connection would fill the table. Few processes go on without their first thread; of those,
+	 * later children are not seen. */
+	bpf_map_delete_elem(&tgids, &tid);
 	return 0;
 }
 

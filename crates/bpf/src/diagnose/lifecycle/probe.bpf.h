@@ -373,3 +373,14 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	SUBMIT(r);
 	return 0;
 }
+
+/* A process is forgotten when it has been reaped: until then its sockets close, and a service with a process for each connection
+ * would fill the table. Only a process has its first thread's number there. */
+SEC("tp_btf/sched_process_free")
+int BPF_PROG(on_free, struct task_struct *task)
+{
+	u32 tgid = task->pid;
+
+	bpf_map_delete_elem(&tgids, &tgid);
+	return 0;
+}
