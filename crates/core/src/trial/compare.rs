@@ -15,7 +15,8 @@ const CHANGE_MIN: f64 = 0.02;
 
 /// Compares a figure over the complete pairs; None with fewer than [`PAIRS_MIN`] of them, or where a window has none of it.
 pub fn compare(figure: Figure, windows: &[TrialWindow]) -> Option<ComparedFigure> {
-    let pairs = pairs(windows);
+    let windows = with_unseen_requests(windows);
+    let pairs = pairs(&windows);
     let value = |window: &TrialWindow| Some(figure.value(window)).filter(|value| *value > 0.0).map(f64::ln);
     let without: Vec<f64> = pairs.iter().map(|(without, _)| value(without)).collect::<Option<_>>()?;
     let with: Vec<f64> = pairs.iter().map(|(_, with)| value(with)).collect::<Option<_>>()?;
@@ -35,6 +36,19 @@ pub fn compare(figure: Figure, windows: &[TrialWindow]) -> Option<ComparedFigure
         interval: ((mean - half).exp_m1(), (mean + half).exp_m1()),
         detectable: detectable.exp_m1(),
     })
+}
+
+/// The windows; one whose slices saw no request although bytes moved has as many as these bytes are worth in the others. That it had
+/// none would say that a request takes for ever.
+fn with_unseen_requests(windows: &[TrialWindow]) -> Vec<TrialWindow> {
+    let seen = || windows.iter().filter(|window| window.requests > 0.0);
+    let requests: f64 = seen().map(|window| window.requests).sum();
+    let bytes: f64 = seen().map(|window| window.bytes as f64).sum();
+    let complete = |window: &TrialWindow| match window.requests {
+        0.0 if bytes > 0.0 => TrialWindow { requests: requests * window.bytes as f64 / bytes, ..window.clone() },
+        _ => window.clone(),
+    };
+    windows.iter().map(complete).collect()
 }
 
 /// Windows of the same pair: without the change, with it.
@@ -142,6 +156,18 @@ mod tests {
         let (status, figure) = judged(&[(10.0, 10.0), (10.0, 10.1), (10.0, 1.0), (10.0, 9.9)]);
         assert_eq!(status, TrialStatus::NoDifference, "{figure:?}");
         assert!(outcome(Some(&figure)).summary.contains("would have shown"));
+    }
+
+    #[test]
+    fn a_window_whose_slices_saw_no_request_does_not_decide() {
+        let mut windows = windows(&[(40.0, 1.0), (41.0, 1.1), (39.0, 0.9)]);
+        (windows[1].requests, windows[1].bytes) = (0.0, 500);
+        let figure = compare(Figure::TimePerRequest, &windows).expect("enough pairs");
+        assert_eq!(outcome(Some(&figure)).status, TrialStatus::Helped, "{figure:?}");
+        // One in which nothing moved stood still.
+        windows[1].bytes = 0;
+        let figure = compare(Figure::TimePerRequest, &windows).expect("enough pairs");
+        assert!(figure.without > 100.0, "{figure:?}");
     }
 
     #[test]
