@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use parshall_core::observe::background::Phase;
 use parshall_evidence::{Capture, Counters, OwnRelay, Rung, Waiting};
+use parshall_host::end_signals::end_signals;
 use parshall_host::left_out;
 
 use super::background::Background;
@@ -21,7 +22,7 @@ use crate::request::ObserveOptions;
 /// What is added to our nice value while we observe.
 const NICE_INCREMENT: i32 = 5;
 
-/// Ends on SIGINT or SIGTERM, and when all of the subject's processes are gone.
+/// Ends on SIGINT, SIGTERM or SIGHUP, and when all of the subject's processes are gone.
 pub struct Until {
     signalled: Arc<AtomicBool>,
     handlers: Vec<signal_hook::SigId>,
@@ -33,7 +34,7 @@ impl Until {
     pub fn new(resolved: &Resolved) -> anyhow::Result<Self> {
         let signalled = Arc::new(AtomicBool::new(false));
         let mut handlers = Vec::new();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        for signal in end_signals() {
             handlers.push(signal_hook::flag::register(signal, Arc::clone(&signalled))?);
         }
         Ok(Self { signalled, handlers, watched: resolved.processes.clone() })

@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod control_client;
 pub mod control_socket;
 pub mod cpus;
+pub mod end_signals;
 pub mod error;
 pub mod flags;
 pub mod foreign_file;

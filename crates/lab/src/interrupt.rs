@@ -3,6 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parshall_host::end_signals::end_signals;
+
 /// Whether SIGINT, SIGTERM or SIGHUP has arrived. Everything that waits checks it, so that the guards of testbeds are dropped
 /// in order.
 #[derive(Debug, Clone)]
@@ -14,9 +16,8 @@ pub struct Interrupt {
 impl Interrupt {
     /// Handles the signals from now on.
     pub fn register() -> anyhow::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let arrived = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in end_signals() {
             signal_hook::flag::register_usize(signal, Arc::clone(&arrived), signal.unsigned_abs() as usize)?;
         }
         Ok(Self { signal: arrived })

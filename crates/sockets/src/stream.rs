@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parshall_bpf::sockets::closes::Closes;
 use parshall_evidence::socket::{Completeness, Group, Kind, Selection, SocketRecord};
+use parshall_host::end_signals::end_signals;
 use parshall_host::error::{UserError, is_broken_pipe};
 use parshall_sys::clock::process_cpu_ns;
 use tracing::{info, warn};
@@ -29,13 +30,13 @@ const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// The stream ends when more dumps than this fail in a row.
 const FAILURES_MAX: u32 = 10;
 
-/// Reads until SIGINT or SIGTERM, until the requested number of dumps, or until standard output is closed.
+/// Reads until SIGINT, SIGTERM or SIGHUP, until the requested number of dumps, or until standard output is closed.
 ///
 /// # Errors
 /// No backend works, dumps keep failing, a sink cannot be opened, or one did not deliver all rows.
 pub fn stream(mut request: StreamRequest) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in end_signals() {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let style = TableStyle { wide: false, stream: true, owners: request.selection.groups.has(Group::Owner) };

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use parshall_core::tunnel::{HostPort, QuickConfig, parse_quick};
+use parshall_host::end_signals::end_signals;
 use parshall_host::error::UserError;
-use parshall_host::proc_fs::status_field;
 use parshall_sys::privileges::current;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::child::spawn::{Child, Ended, Inherited};
@@ -51,9 +50,7 @@ enum End {
 /// Runs until a signal ends it or the interface is removed. Calls `ready` when the tunnel is up.
 fn run(request: &UpRequest, ready: impl FnOnce()) -> anyhow::Result<ExitCode> {
     let (stop, on_signal) = UnixStream::pair()?;
-    // A terminal that is closed sends SIGHUP, which nohup(1) has ignored.
-    let hangup = Some(SIGHUP).filter(|signal| !is_ignored(*signal));
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+    for signal in end_signals() {
         signal_hook::low_level::pipe::register(signal, on_signal.try_clone()?)?;
     }
     let mut config = request.file.as_deref().map_or_else(|| Ok(QuickConfig::default()), read)?;
@@ -133,13 +130,6 @@ fn blocked(name: &str, error: &anyhow::Error) -> UserError {
         what,
         format!("`parshall tunnel down {name}` ends that, and so does the next `tunnel up`; --fail-open avoids it"),
     )
-}
-
-/// Whether this process was started with a signal ignored.
-fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status_field(&status, "SigIgn").and_then(|mask| u64::from_str_radix(mask, 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 != 0)
 }
 
 fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

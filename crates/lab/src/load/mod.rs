@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parshall_host::end_signals::end_signals;
 use parshall_host::output;
 
 use super::terminal;
@@ -124,10 +125,10 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts now and ends after the time the user gave, or at SIGINT or SIGTERM.
+    /// Starts now and ends after the time the user gave, or at SIGINT, SIGTERM or SIGHUP.
     pub fn start(common: &Common) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        for signal in end_signals() {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
         let begin = Instant::now();

@@ -268,9 +268,11 @@ fn nothing_stays_attached_after_any_end() {
     let pair = Pair::start(&[]);
     let port = pair.port.to_string();
     let start = |window: &str| {
-        begin(Command::new(PARSHALL).args(["attach", "--port", &port, "--format", "json", "--for", window]))
+        // Whoever starts the tests may have SIGHUP ignored.
+        let words = ["--default-signal=HUP", PARSHALL, "attach", "--port", &port, "--format", "json", "--for", window];
+        begin(Command::new("env").args(words))
     };
-    for signal in [None, Some("-INT"), Some("-TERM"), Some("-KILL")] {
+    for signal in [None, Some("-INT"), Some("-TERM"), Some("-HUP"), Some("-KILL")] {
         let running = start(if signal.is_some() { "60s" } else { "1s" });
         let ids = attached(&running);
         std::thread::sleep(Duration::from_millis(500));
