@@ -154,8 +154,9 @@ fn what_the_scheduler_calls_allocates_nothing() {
     let _classic = Classic::load(true).unwrap();
     let (own, _) = held();
     let programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
-    let scheduled: Vec<_> =
-        programs.filter(|info| own.contains(&info.id) && (info.name == "on_switch" || info.name == "on_waking")).collect();
+    let scheduled: Vec<_> = programs
+        .filter(|info| own.contains(&info.id) && (info.name == "on_switch" || info.name == "on_waking"))
+        .collect();
     assert_eq!(scheduled.len(), 4, "{scheduled:?}");
     // They look up what is in the storage of tasks and sockets, and insert into hash tables.
     let allocates = MapInfoIter::default().filter(|map| {

@@ -175,7 +175,7 @@ fn verdict(page: &mut Page, report: &Report) {
     let confidence = confidence(report.verdict.confidence);
     let (head, rest, paint) = match (report.verdict.status, report.findings.first()) {
         (Status::Cause, Some(f)) => {
-            ("CAUSE", format!("{}  ({}, confidence {confidence})", clean(&f.title), f.cause), Paint::Bad)
+            ("CAUSE", format!("{}  ({}, confidence {confidence})", clean(&f.title), clean(&f.cause)), Paint::Bad)
         }
         (Status::Cause, None) => {
             let id = report.verdict.cause.as_deref().unwrap_or("unnamed");
@@ -445,7 +445,7 @@ fn evidence_words(item: &Evidence) -> (String, String) {
     }
     if let Some(value) = item.value {
         let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
-        figures.push(format!("{about}{}", quantity(value, item.unit.as_deref().unwrap_or(""))));
+        figures.push(format!("{about}{}", quantity(value, &clean(item.unit.as_deref().unwrap_or("")))));
     }
     figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
     figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));
@@ -470,7 +470,7 @@ fn others(page: &mut Page, report: &Report) {
     page.section(if top_finding(report).is_some() { "ALSO" } else { "FOUND" }, "", Paint::Plain);
     for finding in rest {
         let lead = format!("{:>LEAD$}  ", percent_fixed(finding.lost_share));
-        let title = format!("of the lost time: {} ({})", clean(&finding.title), finding.cause);
+        let title = format!("of the lost time: {} ({})", clean(&finding.title), clean(&finding.cause));
         page.hanging(&lead, &title);
         let indent = " ".repeat(columns(&lead));
         page.hanging(&indent, &finding.summary);
@@ -640,7 +640,7 @@ impl Page {
         let start = if columns(head) + 2 <= GUTTER { GUTTER } else { columns(head) + 2 };
         let painted = self.paint(head, paint);
         let width = self.style.width.saturating_sub(start);
-        let lines = words(rest, width, self.body_width());
+        let lines = words(&clean(rest), width, self.body_width());
         self.out.push_str(&painted);
         if let Some(first) = lines.first() {
             self.out.push_str(&" ".repeat(start - columns(head)));
