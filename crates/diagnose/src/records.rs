@@ -1,10 +1,11 @@
 //! The records that the probes send singly: stalls with their stacks, and CPU samples. Keeps them and names their stacks.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::sample::SampleWire;
 use parshall_bpf::diagnose::thread::{ThreadStallWire, UserMemoryWire, UserStackWire, fd_kind};
-use parshall_evidence::{Capture, CpuSample, FlowStall, OffCpu, ThreadStall};
+use parshall_core::observe::clients::uninvolved;
+use parshall_evidence::{Capture, CpuSample, FlowRecord, FlowStall, OffCpu, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
 use parshall_host::symbols::{Stacks, UserStack, in_interrupt};
@@ -49,6 +50,21 @@ pub struct Recorded {
     pub stacks: Stacks,
     /// Number of records.
     pub events: u64,
+}
+
+/// Takes threads of the port's clients that have nothing to do with it out of the records.
+pub fn keep_involved(
+    clients: &HashSet<u32>,
+    flows: &[FlowRecord],
+    threads: &mut Vec<ThreadRecord>,
+    stalls: &mut Vec<ThreadStall>,
+    samples: &mut Vec<CpuSample>,
+) {
+    let of_clients = threads.iter().filter(|thread| clients.contains(&thread.pid));
+    let strangers = uninvolved(of_clients.map(|thread| (thread.pid, thread.tid)), flows);
+    threads.retain(|thread| !strangers.contains(&thread.tid));
+    stalls.retain(|stall| !strangers.contains(&stall.tid));
+    samples.retain(|sample| !strangers.contains(&sample.tid));
 }
 
 /// Removes the wakers of wake-ups from interrupts: the interrupted thread did not cause them. Needs named stacks.

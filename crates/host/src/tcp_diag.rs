@@ -1,12 +1,14 @@
 //! State and counters of TCP sockets: by SOCK_DIAG for the sockets of one network namespace, by TCP_INFO for a descriptor of
 //! this process. For callers that need few sockets; `parshall sockets` reads whole hosts with several threads.
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use parshall_core::sock_diag::tcp_info::Progress;
 use parshall_core::sock_diag::{Layout, Message, Messages, Reading, SocketId, Table, decode, push_get, tables};
-use parshall_evidence::socket::{Groups, Selection, SocketRecord};
+use parshall_evidence::socket::selection::state as number;
+use parshall_evidence::socket::{Group, Groups, Kind, Kinds, Selection, SocketRecord};
 use parshall_sys::sock_diag::Reader;
 use parshall_sys::tcp_progress;
 
@@ -14,7 +16,7 @@ use crate::sock_diag_dump::Dumper;
 
 /// TCP states (net/tcp_states.h) as bits of [`Selection::states`].
 pub mod states {
-    use parshall_evidence::socket::selection::state as number;
+    use super::number;
 
     /// All states in which a connection has a full socket: all except TIME_WAIT, NEW_SYN_RECV, LISTEN and CLOSE.
     pub const CONNECTED: u32 = 1 << number::ESTABLISHED
@@ -43,6 +45,8 @@ pub struct TcpSocket {
     pub record: SocketRecord,
     /// Length of the kernel's `struct tcp_info`; 0 when there was none.
     pub tcp_info_bytes: usize,
+    /// It is a listener that a process holds as MPTCP, or a subflow of such a connection.
+    pub mptcp: bool,
 }
 
 impl TcpSocket {
@@ -71,7 +75,7 @@ impl TcpSocket {
         // AccECN, the one group whose layout depends on the release, is not among those that callers ask for.
         let reading = Reading { groups, layout: Layout::default() };
         let tcp_info_bytes = decode(table, payload, &reading, &mut record, &mut Vec::new())?;
-        Some(Self { record, tcp_info_bytes })
+        Some(Self { record, tcp_info_bytes, mptcp: false })
     }
 }
 
@@ -81,7 +85,44 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// An open SOCK_DIAG socket that reads the TCP sockets of the network namespace it was opened in.
 #[derive(Debug)]
-pub struct TcpDiag(Dumper);
+pub struct TcpDiag {
+    dumper: Dumper,
+    /// The namespace has sockets of MPTCP.
+    mptcp: bool,
+}
+
+/// What processes have open as MPTCP. TCP's tables have the subflows, which no process holds itself.
+#[derive(Debug, Default)]
+struct Mptcp {
+    /// Inodes of listeners by local address.
+    listeners: HashMap<SocketAddr, u32>,
+    /// Of connections the memory of unread data, by inode: the kernel takes the data of subflows as it arrives.
+    unread: HashMap<u32, u32>,
+}
+
+impl Mptcp {
+    fn add(&mut self, record: &SocketRecord) {
+        if record.state == number::LISTEN {
+            self.listeners.insert(canonical(SocketId::of(record).local), record.inode);
+        } else {
+            self.unread.insert(record.inode, record.rqueue_bytes);
+        }
+    }
+
+    /// Gives the socket of a subflow what the process sees of it.
+    fn complete(&self, socket: &mut TcpSocket) {
+        let local = socket.local();
+        let record = &mut socket.record;
+        if record.state == number::LISTEN {
+            if let Some(inode) = self.listeners.get(&local) {
+                (record.inode, socket.mptcp) = (*inode, true);
+            }
+        } else if let Some(unread) = self.unread.get(&record.inode) {
+            record.rqueue_bytes = record.rqueue_bytes.max(*unread);
+            socket.mptcp = true;
+        }
+    }
+}
 
 impl TcpDiag {
     /// Opens a socket in the network namespace of the calling thread.
@@ -89,7 +130,7 @@ impl TcpDiag {
     /// # Errors
     /// The kernel has no SOCK_DIAG, or no descriptor is left.
     pub fn open() -> io::Result<Self> {
-        Dumper::open().map(Self)
+        Ok(Self { dumper: Dumper::open()?, mptcp: false })
     }
 
     /// Appends the TCP sockets of a selection, or its UDP sockets if it selects those, to `out`. Its fields, states and ports are
@@ -108,9 +149,11 @@ impl TcpDiag {
     /// As [`TcpDiag::dump`].
     pub fn each(&mut self, selection: &Selection, take: &mut dyn FnMut(&TcpSocket)) -> io::Result<bool> {
         let mut interrupted = false;
+        let mptcp = self.mptcp(selection);
         for asked in tables(selection).into_iter().filter(|asked| matches!(asked.table, Table::Tcp | Table::Udp)) {
-            interrupted |= self.0.dump(asked, selection, &mut |payload| {
-                if let Some(socket) = TcpSocket::decode(asked.table, payload, selection.groups) {
+            interrupted |= self.dumper.dump(asked, selection, &mut |payload| {
+                if let Some(mut socket) = TcpSocket::decode(asked.table, payload, selection.groups) {
+                    mptcp.complete(&mut socket);
                     take(&socket);
                 }
             })?;
@@ -118,12 +161,39 @@ impl TcpDiag {
         Ok(interrupted)
     }
 
+    /// The sockets of MPTCP that a selection of TCP's subflows needs; asked for again and again only where there were some.
+    fn mptcp(&mut self, selection: &Selection) -> Mptcp {
+        let mut found = Mptcp::default();
+        let asks = self.mptcp || selection.states & states::LISTEN != 0;
+        if !selection.kinds.has(Kind::Tcp) || !asks {
+            return found;
+        }
+        let of_mptcp = Selection {
+            kinds: Kinds::of([Kind::Mptcp]),
+            groups: Groups::of([Group::Queues]),
+            states: states::CONNECTED | states::LISTEN,
+            ports: selection.ports.clone(),
+            ..Selection::default()
+        };
+        for asked in tables(&of_mptcp) {
+            let mut add = |payload: &[u8]| {
+                if let Some(socket) = TcpSocket::decode(Table::Mptcp, payload, of_mptcp.groups) {
+                    found.add(&socket.record);
+                    self.mptcp = true;
+                }
+            };
+            // Kernels without MPTCP, or that do not tell of it, refuse.
+            self.dumper.dump(asked, &of_mptcp, &mut add).ok();
+        }
+        found
+    }
+
     /// Looks up single sockets without a dump of the tables. Appends a result for each of `ids`, `None` if it is gone.
     ///
     /// # Errors
     /// As [`TcpDiag::dump`].
     pub fn get(&mut self, ids: &[SocketId], groups: Groups, out: &mut Vec<Option<TcpSocket>>) -> io::Result<()> {
-        let Dumper { reader, sequence, request } = &mut self.0;
+        let Dumper { reader, sequence, request } = &mut self.dumper;
         for batch in ids.chunks(GET_BATCH) {
             let first = sequence.wrapping_add(1);
             request.clear();
@@ -165,7 +235,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    use parshall_evidence::socket::{Group, Side};
+    use parshall_evidence::socket::Side;
 
     use super::*;
 
@@ -199,6 +269,30 @@ mod tests {
         assert_ne!(server.record.congestion[0], 0);
         let client = found.iter().find(|s| s.remote().port() == port && s.record.state == 1).expect("the client's end");
         assert!(client.tcp_info_bytes > 0 && client.snd_wnd().is_none_or(|wnd| wnd > 0));
+    }
+
+    #[test]
+    fn a_listener_of_mptcp_is_that_which_its_process_holds() {
+        use socket2::{Domain, Protocol, Socket, Type};
+        let Ok(listener) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) else {
+            return parshall_testkit::skip("listeners of MPTCP", "this kernel has no MPTCP");
+        };
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+        listener.listen(8).expect("a listener");
+        let port = listener.local_addr().expect("bound").as_socket().expect("IPv4").port();
+        let held = crate::proc_fs::sockets(std::process::id());
+        let (_, inode) = held.iter().find(|(fd, _)| *fd == listener.as_raw_fd()).expect("our descriptor");
+        let _client = TcpStream::connect(("127.0.0.1", port)).expect("loopback");
+        let (server, _) = listener.accept().expect("a connection waits");
+        let mut diag = TcpDiag::open().expect("SOCK_DIAG needs no privilege");
+        let mut found = Vec::new();
+        let selection = of_port(port, states::CONNECTED | states::LISTEN, Groups::IDENTITY);
+        diag.dump(&selection, &mut found).expect("a dump");
+        let listening: Vec<u64> =
+            found.iter().filter(|s| s.record.state == number::LISTEN).map(|s| s.record.inode.into()).collect();
+        assert_eq!(listening, [*inode], "{found:?}");
+        assert_eq!(found.len(), 3, "a client of plain TCP has a connection of plain TCP");
+        drop(server);
     }
 
     #[test]

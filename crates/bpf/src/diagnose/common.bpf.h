@@ -146,7 +146,7 @@ static __always_inline u8 sock_kind(struct sock *sk)
 	if (family == AF_UNIX)
 		return FD_UNIX;
 	if (family == AF_INET || family == AF_INET6) {
-		if (protocol == IPPROTO_TCP)
+		if (protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP)
 			return FD_TCP;
 		if (protocol == IPPROTO_UDP)
 			return FD_UDP;
@@ -188,6 +188,8 @@ static __always_inline void call_descriptor(struct task_struct *task, struct pt_
 	if (d->kind == FD_SOCKET) {
 		sk = file_sock(file);
 		d->kind = sock_kind(sk);
+		if (with_target && bpf_core_type_exists(struct mptcp_sock) && BPF_CORE_READ(sk, sk_protocol) == IPPROTO_MPTCP)
+			sk = BPF_CORE_READ((struct mptcp_sock *)sk, first);
 		if (with_target)
 			d->target = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
 	} else if (with_target && d->kind != FD_NONE) {

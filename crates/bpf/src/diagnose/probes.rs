@@ -215,6 +215,15 @@ impl Probes {
         added.map_err(|e| Error::Read { what: "process table", source: e.into() })
     }
 
+    /// Connections that are accepted at this port belong to the subject, which listens there by MPTCP.
+    pub fn add_mptcp_port(&mut self, netns: u64, port: u16) -> Result<(), Error> {
+        let skel = &mut self.programs.skel;
+        let key = netns << 16 | u64::from(port);
+        let added = skel.maps.mptcp_ports.update(&key.to_ne_bytes(), &[1], MapFlags::ANY);
+        skel.maps.bss_data.as_deref_mut().expect("the object has variables").has_mptcp_ports = 1;
+        added.map_err(|e| Error::Read { what: "table of MPTCP's ports", source: e.into() })
+    }
+
     /// Adds a process that the subject may wait for. Its later children are added too.
     pub fn follow_process(&self, tgid: u32) -> Result<(), Error> {
         let tgids = &self.programs.skel.maps.tgids;

@@ -311,8 +311,8 @@ struct thread_dump {
 	u32 copy_mode;
 	u32 runq_log2[20];
 	char comm[COMM_LEN];
-	u32 followed; /* 1: its process is none of the subject's, see FOLLOWED */
-	u32 pad;
+	u32 followed;  /* 1: its process is none of the subject's, see FOLLOWED */
+	u32 port_only; /* 1: only the sockets of its process that have the subject's port belong to it */
 };
 
 struct thread_end_rec {

@@ -18,6 +18,7 @@ use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::critical_path::services;
 use parshall_core::observe::owned::{Owned, of_subject};
 use parshall_core::observe::slice::{SlicePlan, Step};
+use parshall_core::units;
 use parshall_evidence::{
     CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot, ThreadRecord,
 };
@@ -28,9 +29,9 @@ use super::hardware::Hardware;
 use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
 use super::mutex;
-use super::records::{self, Records};
+use super::records::{self, Recorded, Records, keep_involved};
 use super::request::ObserveOptions;
-use super::subject::{self, Resolved, Select};
+use super::subject::{self, Holders, Resolved, Select};
 use super::timeline;
 use super::window::{Progress, Stop};
 use ended::Ended;
@@ -106,6 +107,8 @@ struct Session {
     ended_threads: Ended<ThreadDump>,
     last_threads: Vec<ThreadDump>,
     threads_dropped: u64,
+    /// Processes that are only clients of the port.
+    clients: HashSet<u32>,
     mutex_owners: HashMap<u32, u32>,
     owners: HashMap<u64, u32>,
     counters0: Counters,
@@ -119,6 +122,9 @@ impl Session {
         let config = config(resolved);
         let mut probes = Probes::load(&config).context("loading the probes")?;
         probes.attach_always()?;
+        for sock in resolved.sockets.iter().filter(|sock| sock.listening && sock.mptcp) {
+            probes.add_mptcp_port(sock.netns, sock.local.port())?;
+        }
         add_late_children(&probes, resolved, &config)?;
         let follower = Follower::start(&probes, resolved.select != Select::All)?;
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
@@ -147,6 +153,7 @@ impl Session {
             ended_threads: Ended::default(),
             last_threads: Vec::new(),
             threads_dropped: 0,
+            clients: HashSet::new(),
             mutex_owners: HashMap::new(),
             owners,
             counters0,
@@ -207,6 +214,11 @@ impl Session {
         self.threads_dropped += rest.len() as u64;
         self.last_threads.extend(kept.into_iter().chain(live_threads));
         self.last_threads.iter().for_each(|dump| self.follower.see_thread_account(dump));
+        self.clients.extend(self.last_threads.iter().filter(|dump| dump.port_only != 0).map(|dump| dump.tgid));
+        if self.last_threads.iter().all(|dump| dump.port_only != 0 || dump.followed != 0) {
+            // Nobody serves the port here: its clients are the subject.
+            self.clients.clear();
+        }
         stop.ended();
         Ok(())
     }
@@ -238,6 +250,7 @@ impl Session {
                     self.merge(&rest);
                 }
                 Event::ThreadEnd(dump) => {
+                    self.clients.extend((dump.port_only != 0).then_some(dump.tgid));
                     let rest = self.ended_threads.push(dump.at.saturating_sub(dump.start_time), *dump);
                     self.threads_dropped += rest.len() as u64;
                 }
@@ -354,8 +367,9 @@ impl Session {
     fn finish(mut self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
         let counters = self.probes.counters();
         let net = self.net(resolved, &counters);
-        let blind = self.blind(resolved);
+        let mut blind = self.blind(resolved);
         let mut flows = self.flow_records();
+        blind.extend(unseen_mptcp(resolved, &flows));
         let mut threads = self.thread_records();
         let followed = self.follower.followed(self.begin);
         let mut recorded = self.records.finish(self.begin);
@@ -376,8 +390,10 @@ impl Session {
         });
         self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
-            drop_foreign(&observed, &mut flows, &mut recorded.flow_stalls);
+            drop_foreign(resolved, &observed, &mut flows, &mut recorded.flow_stalls);
         }
+        let Recorded { thread_stalls, samples, .. } = &mut recorded;
+        keep_involved(&self.clients, &flows, &mut threads, thread_stalls, samples);
         self.follower.complete(&mut timeline, self.begin);
         timeline.mutex_owners = self.mutex_owners;
         let mut subject = resolved.subject.clone();
@@ -460,11 +476,44 @@ fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> a
     Ok(())
 }
 
-/// What another process accepted from a listener that it shares with the subject is that one's.
-fn drop_foreign(observed: &HashSet<u32>, flows: &mut Vec<FlowRecord>, stalls: &mut Vec<FlowStall>) {
-    flows.retain(|flow| flow.pid == 0 || observed.contains(&flow.pid));
+/// What a process sends and receives by MPTCP is not seen at the subflows, which are what is observed.
+fn unseen_mptcp(resolved: &Resolved, flows: &[FlowRecord]) -> Option<String> {
+    let of_mptcp = || resolved.sockets.iter().filter(|sock| sock.mptcp);
+    let ports: HashSet<(u64, u16)> = of_mptcp().filter(|s| s.listening).map(|s| (s.netns, s.local.port())).collect();
+    let known: HashSet<u64> = of_mptcp().filter_map(|sock| sock.cookie).collect();
+    let unseen = |flow: &&FlowRecord| {
+        let by_mptcp = ports.contains(&(flow.netns, flow.local.port())) || known.contains(&flow.id);
+        by_mptcp && flow.calls.sends + flow.calls.recvs == 0 && flow.acked_bytes() + flow.received_bytes() > 0
+    };
+    let count = flows.iter().filter(unseen).count() as u64;
+    (count > 0).then(|| {
+        let connections = units::plural(count, "connection of MPTCP", "connections of MPTCP");
+        format!("{connections} moved data that no send or receive was seen of: `--rung procfs` shows what waits there")
+    })
+}
+
+/// What another process accepted from a listener that it shares with the subject is that one's. Of a connection that was answered, and on
+/// which no process was seen, it is not known whose it is where the listener is shared.
+fn drop_foreign(
+    resolved: &Resolved,
+    observed: &HashSet<u32>,
+    flows: &mut Vec<FlowRecord>,
+    stalls: &mut Vec<FlowStall>,
+) {
+    let nobodys = |flow: &FlowRecord| flow.pid == 0 && flow.acked_bytes() > 0;
+    let shared = if flows.iter().any(nobodys) { shared_listeners(resolved, observed) } else { HashSet::new() };
+    let is_shared = |flow: &FlowRecord| shared.contains(&(flow.netns, flow.local.port()));
+    flows.retain(|flow| if flow.pid == 0 { !nobodys(flow) || !is_shared(flow) } else { observed.contains(&flow.pid) });
     let kept: HashSet<u64> = flows.iter().map(|flow| flow.id).collect();
     stalls.retain(|stall| kept.contains(&stall.flow));
+}
+
+/// The ports of the subject's listeners that other processes hold, too.
+fn shared_listeners(resolved: &Resolved, observed: &HashSet<u32>) -> HashSet<(u64, u16)> {
+    let listeners: Vec<_> = resolved.sockets.iter().filter(|sock| sock.listening && sock.inode != 0).collect();
+    let holders = Holders::of_inodes(&listeners.iter().map(|sock| sock.inode).collect());
+    let shared = listeners.iter().filter(|sock| holders.pids(sock.inode).any(|pid| !observed.contains(&pid)));
+    shared.map(|sock| (sock.netns, sock.local.port())).collect()
 }
 
 fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {

@@ -190,7 +190,7 @@ mod tests {
     fn destinations_that_take_most_ports_are_named() {
         let socket = |local_port, remote_port, state| {
             let record = SocketRecord { local_port, remote_port, state, family: 2, ..SocketRecord::default() };
-            TcpSocket { record, tcp_info_bytes: 0 }
+            TcpSocket { record, tcp_info_bytes: 0, mptcp: false }
         };
         let settings = NetSettings { local_ports: (100, 109), ..NetSettings::default() };
         let mut reading = Reading { settings: Some(settings), ..Reading::default() };

@@ -158,7 +158,11 @@ impl Follower {
 
     /// Notes the process of a thread: a child of an observed process may come and go between two searches.
     pub fn see_thread_account(&mut self, dump: &ThreadDump) {
-        if dump.followed != 0 { self.ever.insert(dump.tgid) } else { self.own.insert(dump.tgid) };
+        if dump.followed != 0 {
+            self.ever.insert(dump.tgid)
+        } else {
+            self.own.insert(dump.tgid)
+        };
     }
 
     /// The processes of the subject, those that have ended included.

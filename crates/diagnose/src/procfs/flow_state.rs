@@ -203,7 +203,7 @@ pub mod tests {
         record.local_address[..4].copy_from_slice(&[127, 0, 0, 1]);
         record.remote_address = record.local_address;
         change(&mut record);
-        TcpSocket { record, tcp_info_bytes: 280 }
+        TcpSocket { record, tcp_info_bytes: 280, mptcp: false }
     }
 
     fn context() -> Context {

@@ -24,6 +24,7 @@ use self::pace::Pace;
 use self::threads::Threads;
 use super::cgroup::Watch;
 use super::host::{self, HostWatch};
+use super::records::keep_involved;
 use super::subject::{self, Resolved};
 
 /// How to sample.
@@ -144,7 +145,8 @@ impl Observation {
         let samples = self.flows.samples;
         let (opened, closed) = (self.flows.opened, self.flows.closed);
         let (flows, flow_stalls) = self.flows.finish(window_ns);
-        let (threads, thread_stalls) = self.threads.finish();
+        let (mut threads, mut thread_stalls) = self.threads.finish();
+        keep_involved(&resolved.clients(), &flows, &mut threads, &mut thread_stalls, &mut Vec::new());
         let retransmitted =
             |flow: &parshall_evidence::FlowRecord| flow.last.total_retrans.saturating_sub(flow.first.total_retrans);
         let net =

@@ -4,6 +4,7 @@
 //! processes that hold them, `refresh` notices what came and went. Nothing here samples or judges.
 mod hints;
 mod netns;
+mod other_sockets;
 mod process;
 mod refresh;
 mod table;
@@ -130,6 +131,8 @@ pub struct Sock {
     pub state: u8,
     /// It is a UDP socket.
     pub udp: bool,
+    /// It is of MPTCP.
+    pub mptcp: bool,
     /// It is a listener.
     pub listening: bool,
     /// Inode of its network namespace.
@@ -196,6 +199,7 @@ pub fn resolve(select: &Select) -> Result<Resolved> {
         Select::Netns(netns) => of_netns(netns, notes)?,
         Select::All => of_all(notes),
     };
+    resolved.notes.extend(other_sockets::note(&resolved.processes));
     resolved.describe(select);
     Ok(resolved)
 }
@@ -399,6 +403,14 @@ impl Resolved {
             proc_fs::first_sockets(*pid, DESCRIPTORS_FIRST).0.iter().any(|(_, inode)| listeners.contains(inode))
         };
         Some(self.processes.iter().map(|process| process.pid).filter(serves).collect())
+    }
+
+    /// Where a port was asked for and somebody here serves it: the processes that are only its clients.
+    pub fn clients(&self) -> HashSet<u32> {
+        let serving: Vec<u32> = self.serving().unwrap_or_default().into_iter().collect();
+        let below = proc_fs::descendants(&serving);
+        let all = self.processes.iter().map(|process| process.pid).filter(|_| !serving.is_empty());
+        all.filter(|pid| !serving.contains(pid) && !below.contains(pid)).collect()
     }
 
     /// Adds processes that are not known yet; returns how many of them hide their descriptors.

@@ -265,6 +265,7 @@ impl Resolved {
             remote: row.socket.remote(),
             state: record.state,
             udp: row.is_udp(),
+            mptcp: row.socket.mptcp,
             listening: record.state == LISTEN,
             netns: row.netns,
             pid,

@@ -29,7 +29,7 @@ use super::meter::{Meter, Reading};
 use super::procfs::flows::Flows;
 use super::procfs::pace::Pace;
 use super::procfs::threads::Threads;
-use super::records::{self, Records};
+use super::records::{self, Recorded, Records, keep_involved};
 use super::request::ObserveOptions;
 use super::subject::{self, Resolved};
 use super::window::{Progress, Stop};
@@ -265,11 +265,13 @@ impl Session {
             calls: self.classic.sys_cells(),
             samples: self.records.samples_by_thread(),
         };
-        let threads = threads::exact(self.threads.finish().0, &self.seeds, &parts);
+        let mut threads = threads::exact(self.threads.finish().0, &self.seeds, &parts);
         let mut subject = self.resolved.subject.clone();
         subject::add_observed(&mut subject, &threads);
         let mut recorded = self.records.finish(self.begin);
         recorded.thread_stalls.extend(self.seeds.take_stalls(self.begin));
+        let Recorded { thread_stalls, samples, .. } = &mut recorded;
+        keep_involved(&self.resolved.clients(), &flows, &mut threads, thread_stalls, samples);
         recorded.thread_stalls.sort_by_key(|stall| stall.begin_ns);
         let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Capture {

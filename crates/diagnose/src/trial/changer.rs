@@ -346,8 +346,9 @@ impl<'a> Changer<'a> {
         let from = match place {
             Place::Connection(socket) => ours().find(|known| known.listener() == Some(socket.port)),
             Place::Thread(_) if self.bystanders.contains_key(&place.key()) => None,
-            Place::Thread(thread) => ancestry(thread.pid)
-                .find_map(|pid| ours().find(|known| known.place.pid() == Some(pid))),
+            Place::Thread(thread) => {
+                ancestry(thread.pid).find_map(|pid| ours().find(|known| known.place.pid() == Some(pid)))
+            }
             Place::Group(_) | Place::Sysctl(_) => None,
         };
         from.map(|known| known.old.clone())

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{self, PARSHALL, Running, Scratch, has, parshall, verdict};
-use parshall_evidence::{Capture, Report, Service, Transport};
+use parshall_evidence::{Capture, Report, Service, Status, Transport};
+use socket2::{Domain, Protocol, Socket, Type};
 
 pub fn ready(what: &str) -> bool {
     has(&["python3", "ip"], what) && common::btf(what)
@@ -53,6 +54,82 @@ pub fn attach(port: u16) -> (Report, Capture) {
 pub fn udp_service(capture: &Capture, port: u16) -> &Service {
     let found = capture.services.iter().find(|s| s.transport == Transport::Udp && s.address.port() == port);
     found.unwrap_or_else(|| panic!("{:#?} {:?}", capture.services, capture.blind))
+}
+
+/// Asks a service until it ends, with so many requests on each connection.
+fn ask_over(port: u16, protocol: Protocol, requests: usize) {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    thread::spawn(move || {
+        loop {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).unwrap();
+            if socket.connect(&address.into()).is_err() {
+                break;
+            }
+            let mut client = TcpStream::from(socket);
+            for _ in 0..requests {
+                if client.write_all(&[1; 100]).and_then(|()| client.read_exact(&mut [0; 100])).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+}
+
+/// Go's default since 1.24.
+#[test]
+fn a_listener_of_mptcp_is_observed_as_one_of_tcp_is() {
+    let what = "attach --port: a listener of MPTCP";
+    if !ready(what) {
+        return;
+    }
+    if Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).is_err() {
+        return parshall_testkit::skip(what, "this kernel has no MPTCP");
+    }
+    for protocol in [Protocol::TCP, Protocol::MPTCP] {
+        let (server, port) = echo(&[], &["mptcp", "127.0.0.1", "0", "20"]);
+        ask_over(port, protocol, 1);
+        let (report, capture) = attach(port);
+        if protocol == Protocol::MPTCP {
+            // The probes do not see who reads and writes, and say so.
+            assert!(report.blind.iter().any(|note| note.contains("of MPTCP moved data")), "{report:#?}");
+        } else {
+            let served = capture.services.iter().find(|service| !service.outbound && service.address.port() == port);
+            let served = served.unwrap_or_else(|| panic!("{protocol:?}: {report:#?}"));
+            assert_eq!(served.pids, [server.pid()], "{protocol:?}: {served:#?}");
+            assert!(served.requests >= 5 && served.p50_ns >= 15_000_000, "{protocol:?}: {served:#?}");
+            assert_eq!(verdict(&report), "timer-wait", "{protocol:?}: {report:#?}");
+        }
+        // It samples, and sees little of connections that live for 20 ms.
+        let (server, port) = echo(&[], &["mptcp", "127.0.0.1", "0", "20"]);
+        ask_over(port, protocol, usize::MAX);
+        let port = port.to_string();
+        let words = ["attach", "--port", &port, "--for", "1s", "--rung", "procfs", "--format", "json"];
+        let report = parshall(&words).report();
+        assert!(report.subject.pids.contains(&server.pid()), "{protocol:?}: {report:#?}");
+        assert_eq!(report.verdict.status, Status::Cause, "{protocol:?}: {report:#?}");
+    }
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn a_service_in_go_listens_by_mptcp() {
+    let what = "attach --port: a service in Go";
+    if !ready(what) || !has(&["go", "curl"], what) {
+        return;
+    }
+    let (scratch, source) = (Scratch::new(), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/go/sleeps.go"));
+    let program = scratch.file("sleeps");
+    assert!(Command::new("go").args(["build", "-o"]).arg(&program).arg(source).status().unwrap().success());
+    let (server, port) = common::serve_with(&mut Command::new(&program));
+    let url = format!("http://127.0.0.1:{port}/");
+    let ask = format!("while curl -s -o /dev/null {url}; do :; done");
+    let asking = common::begin(Command::new("sh").args(["-c", &ask]));
+    let (report, capture) = attach(port);
+    drop(server);
+    drop(asking);
+    let served = capture.services.iter().find(|service| !service.outbound && service.address.port() == port);
+    assert!(served.is_some_and(|service| service.requests >= 5 && service.p50_ns >= 15_000_000), "{report:#?}");
+    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn children_that_already_had_the_value_keep_it() {
         return;
     }
     let (server, lines) = common::start_lines(Command::new("python3").args(["-c", PINNED_SERVER]), 1);
-    let numbers: Vec<u32> = lines[0].split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
+    let numbers: Vec<u32> = lines[0].split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect();
     let (port, child) = (numbers[0] as u16, numbers[1]);
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     thread::spawn(move || {

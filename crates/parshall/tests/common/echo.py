@@ -1,4 +1,4 @@
-"""Echoes what it receives: python3 echo.py tcp|splice|udp HOST PORT [SLEEP_MS [RCVBUF]]. PORT 0 chooses one.
+"""Echoes what it receives: python3 echo.py tcp|mptcp|splice|udp HOST PORT [SLEEP_MS [RCVBUF]]. PORT 0 chooses one.
 
 Sleeps SLEEP_MS before each reply. Prints `ready PORT`, and exits when its stdin is closed, so that none outlives its test.
 """
@@ -29,7 +29,11 @@ def echo(connection):
 
 
 threading.Thread(target=until_stdin_ends, daemon=True).start()
-served = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+served = socket.socket(
+    socket.AF_INET,
+    socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM,
+    socket.IPPROTO_MPTCP if kind == "mptcp" else 0,
+)
 if rcvbuf:
     served.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
 served.bind((host, port))

@@ -263,6 +263,30 @@ static __always_inline bool emit_short_end(struct sock *sk, struct tcp_sock *tp,
 	return true;
 }
 
+/*
+ * Ports on which the subject listens by MPTCP: network namespace << 16 | port. The sockets of the listener that the process holds and of
+ * the one whose storage accepted sockets inherit are two, and only the first is found among its descriptors.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u64);
+	__type(value, u8);
+} mptcp_ports SEC(".maps");
+
+/* Whether there is one. */
+u32 has_mptcp_ports = 0;
+
+static __always_inline bool accepted_by_mptcp(struct sock *sk)
+{
+	u64 key;
+
+	if (!has_mptcp_ports)
+		return false;
+	key = (u64)BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum) << 16 | sk->__sk_common.skc_num;
+	return bpf_map_lookup_elem(&mptcp_ports, &key);
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 {
@@ -284,6 +308,8 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		return 0;
 	}
 	st = flow_of(sk);
+	if (!st && oldstate == SYN_RECV && newstate == ESTABLISHED && accepted_by_mptcp(sk))
+		st = track(sk, true);
 	if (!st)
 		return 0;
 	if (oldstate == SYN_RECV && newstate == ESTABLISHED) {

@@ -37,7 +37,7 @@ pub struct ThreadDump {
     pub runq_log2: [u32; 20],
     pub comm: [u8; 16],
     pub followed: u32,
-    pub pad: u32,
+    pub port_only: u32,
 }
 
 /// `struct thread_end_rec`.

@@ -193,7 +193,7 @@ static __always_inline void fill_thread_dump(struct task_struct *task, struct th
 	fill_account(t, d);
 	__builtin_memcpy(d->comm, task->comm, sizeof(d->comm));
 	d->followed = is_followed(t->tgid);
-	d->pad = 0;
+	d->port_only = subject_scope(t->tgid) == SCOPE_PORT;
 }
 
 /* Ends the interval that is open when a slice ends. A thread without an event in the slice was in one state all the time. */
