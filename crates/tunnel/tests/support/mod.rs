@@ -6,14 +6,14 @@
 //! ```
 #![allow(clippy::unwrap_used)] // A test fails by a panic.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use parshall_core::tunnel::{
@@ -181,7 +181,7 @@ pub fn at_once_with_all_engines(layout: Layout, check: impl Fn(&[Host; 2]) + Syn
 pub fn stream(hosts: &[Host; 2], from: usize, port: u16, bytes: usize) {
     let address = inside(2 - from as u8, port);
     let sent: Vec<u8> = (0..bytes).map(|n| (n * 31 % 253) as u8).collect();
-    let listener = hosts[1 - from].ns.run(|| TcpListener::bind(address)).unwrap();
+    let listener = bind(&hosts[1 - from], || TcpListener::bind(address));
     let mut sender = hosts[from].ns.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10))).unwrap();
     sender.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
     let received = std::thread::scope(|scope| {
@@ -199,10 +199,24 @@ pub fn stream(hosts: &[Host; 2], from: usize, port: u16, bytes: usize) {
     assert!(received == sent, "the stream was altered");
 }
 
+/// Binds a socket on a host. Where a test had one on that port before, a child that another test starts may hold it until it runs its
+/// program.
+fn bind<T: Send>(host: &Host, bind: impl Fn() -> io::Result<T> + Sync) -> T {
+    let begun = Instant::now();
+    loop {
+        match host.ns.run(&bind) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.unwrap(),
+        }
+    }
+}
+
 /// A socket on each host, on one port.
 pub fn udp_pair(hosts: &[Host; 2], port: u16) -> [UdpSocket; 2] {
     [(0, 1), (1, 2)].map(|(host, n)| {
-        let socket: UdpSocket = hosts[host].ns.run(|| UdpSocket::bind(inside(n, port))).unwrap();
+        let socket = bind(&hosts[host], || UdpSocket::bind(inside(n, port)));
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         socket
     })
