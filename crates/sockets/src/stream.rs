@@ -110,8 +110,12 @@ impl Reader {
             // A dump that takes longer than the interval is followed by the next at once. Missed ones are not repeated.
             due = (due + request.every).max(Instant::now());
             let last = request.count == Some(dumps);
-            while !last && !stop.load(Ordering::Relaxed) && Instant::now() < due {
+            // Also when the next dump is due already: what closed before it belongs before it.
+            while !last && !stop.load(Ordering::Relaxed) {
                 self.report_closed(due, outputs)?;
+                if Instant::now() >= due {
+                    break;
+                }
             }
         }
         Ok(())
