@@ -197,7 +197,7 @@ struct thread_stall_rec {
 	u8 fd;
 	u8 why;
 	u8 waker_irq;
-	u8 pad;
+	u8 followed; /* 1: its process is none of the subject's, see FOLLOWED */
 	u32 waker_tid;
 	char waker_comm[COMM_LEN];
 	u32 n_kstack;

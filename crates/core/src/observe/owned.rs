@@ -51,6 +51,11 @@ impl Listeners {
         };
     }
 
+    /// Takes note that another process began to listen there, whether or not it still does.
+    pub fn note_others(&mut self, at: (u64, u16)) {
+        self.others.insert(at);
+    }
+
     /// Whether it is known who listens there.
     pub fn knows(&self, at: (u64, u16)) -> bool {
         self.subjects.contains(&at) || self.others.contains(&at)
@@ -95,6 +100,9 @@ mod tests {
         let of = |port| (listeners.knows((1, port)), listeners.are_others((1, port)));
         assert_eq!([80, 90, 95].map(of), [(true, false), (true, true), (false, false)]);
         assert!(!listeners.knows((2, 80)));
+        // Also one whose process has ended since; but where the subject listens, too, the connections may be its own.
+        [80, 99].into_iter().for_each(|port| listeners.note_others((1, port)));
+        assert_eq!([80, 99].map(|port| listeners.are_others((1, port))), [false, true]);
     }
 
     #[test]

@@ -210,6 +210,7 @@ impl Session {
         let (kept, rest) = self.ended_flows.take();
         self.merge(&rest);
         self.last_flows.extend(kept.into_iter().chain(open_flows));
+        self.last_flows.iter().for_each(|dump| self.follower.see_flow(dump));
         let (kept, rest) = self.ended_threads.take();
         self.threads_dropped += rest.len() as u64;
         self.last_threads.extend(kept.into_iter().chain(live_threads));
@@ -388,6 +389,8 @@ impl Session {
             asked_pids: observed.clone(),
             asked_ports: resolved.select.port().into_iter().collect(),
         });
+        let nobodys = flows.iter().filter(|flow| flow.pid == 0);
+        self.follower.know_listeners(nobodys.map(|flow| (flow.netns, flow.local.port())));
         self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
             drop_foreign(resolved, &observed, &mut flows, &mut recorded.flow_stalls);

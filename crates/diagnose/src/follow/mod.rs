@@ -83,6 +83,8 @@ pub struct Follower {
     followed: Vec<Found>,
     /// All that were followed at some time.
     ever: HashSet<u32>,
+    /// Their threads that stalled: of one that ended, no account may be left that tells whose it was.
+    stalled: HashSet<u32>,
     /// Processes of the subject of which a thread was seen: the probes forget those that have ended.
     own: HashSet<u32>,
     ports: Listeners,
@@ -127,6 +129,7 @@ impl Follower {
             served_elsewhere: HashMap::new(),
             followed: Vec::new(),
             ever: HashSet::new(),
+            stalled: HashSet::new(),
             own: HashSet::new(),
             ports: Listeners::default(),
             listeners: HashSet::new(),
@@ -149,7 +152,10 @@ impl Follower {
         match event {
             Event::OffCpu(off) => self.see_off_cpu(off),
             Event::FlowEnd(dump) => self.see_closed(dump),
-            Event::ThreadStall(stall) => self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm),
+            Event::ThreadStall(stall) => {
+                self.stalled.extend((stall.followed != 0).then_some(stall.head.tid));
+                self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm);
+            }
             Event::StopSignal(signal) => self.stopped.see(signal),
             Event::ThreadEnd(dump) => self.see_thread_account(dump),
             _ => {}
@@ -189,7 +195,16 @@ impl Follower {
         }
     }
 
+    /// Notes whose listener accepted a connection, where the probes saw that.
+    pub fn see_flow(&mut self, dump: &FlowDump) {
+        if dump.flow.listener_followed != 0 {
+            let (local, _) = dump.addresses();
+            self.ports.note_others((u64::from(dump.key.netns), local.port()));
+        }
+    }
+
     fn see_closed(&mut self, dump: &FlowDump) {
+        self.see_flow(dump);
         let (_, remote) = dump.addresses();
         // One to another address may end in a namespace of this host; where it does not, nobody is found.
         if dump.key.passive == 0 && self.closed.len() < CLOSED_MAX {
@@ -436,7 +451,7 @@ impl Follower {
         let threads_out: HashSet<u32> =
             threads.extract_if(.., |thread| self.ever.contains(&thread.pid)).map(|thread| thread.tid).collect();
         recorded.flow_stalls.retain(|stall| !flows_out.contains(&stall.flow));
-        recorded.thread_stalls.retain(|stall| !threads_out.contains(&stall.tid));
+        recorded.thread_stalls.retain(|stall| !threads_out.contains(&stall.tid) && !self.stalled.contains(&stall.tid));
     }
 
     /// The ports on which somebody listens in the network namespaces of the observed processes.

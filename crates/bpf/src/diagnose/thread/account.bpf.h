@@ -109,7 +109,7 @@ static __always_inline void fill_stall(struct thread_stall_rec *r, struct thread
 	r->waker_irq = 0;
 	r->waker_tgid = t->waker_tgid;
 	r->n_kstack = 0;
-	r->pad = 0;
+	r->followed = is_followed(t->tgid);
 	__builtin_memset(r->waker_comm, 0, sizeof(r->waker_comm));
 	if (why == OFF_BLOCKED && t->n_wstack) {
 		r->waker_tid = t->waker_tid;

@@ -63,7 +63,7 @@ pub struct ThreadStallWire {
     pub fd: u8,
     pub why: u8,
     pub waker_irq: u8,
-    pub pad: u8,
+    pub followed: u8,
     pub waker_tid: u32,
     pub waker_comm: [u8; 16],
     pub n_kstack: u32,
