@@ -153,6 +153,7 @@ impl Watched<'_> {
 
 impl Stop for Watched<'_> {
     fn attached(&self) -> anyhow::Result<()> {
+        tracing::debug!("the window begins");
         self.announce(Phase::Window);
         self.watch.replace(Some(Watch::start(self.resolved)));
         self.before.replace(Some(waiting::Watch::start(self.resolved)));

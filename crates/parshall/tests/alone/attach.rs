@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{self, ControlGroup, PARSHALL, Pair, Running, Scratch, begin, has, parshall, service_py, verdict};
+use crate::common::{
+    self, ControlGroup, PARSHALL, Pair, Running, Scratch, begin, begin_window, has, parshall, service_py, verdict,
+};
 use parshall_evidence::{Capture, Confidence, Report, Rung, Status};
 
 pub const CAUSE: &str = "nagle-delayed-ack";
@@ -270,7 +272,7 @@ fn nothing_stays_attached_after_any_end() {
     let start = |window: &str| {
         // Whoever starts the tests may have SIGHUP ignored.
         let words = ["--default-signal=HUP", PARSHALL, "attach", "--port", &port, "--format", "json", "--for", window];
-        begin(Command::new("env").args(words))
+        begin_window(Command::new("env").args(words))
     };
     for signal in [None, Some("-INT"), Some("-TERM"), Some("-HUP"), Some("-KILL")] {
         let running = start(if signal.is_some() { "60s" } else { "1s" });

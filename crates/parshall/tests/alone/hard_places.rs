@@ -3,11 +3,12 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    self, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, service_py, verdict,
+    self, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, begin_window, finish, has, parshall, service,
+    service_py, verdict,
 };
 use parshall_evidence::{Confidence, Rung, Status};
 
@@ -157,10 +158,18 @@ fn a_program_without_symbols() {
 fn load_of_nobody(binary: &str) -> Running {
     let mut command = Command::new(binary);
     command.args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]).uid(NOBODY).gid(NOBODY);
-    let running = begin(&mut command);
-    // It reports that it is ready before its connections are open.
-    std::thread::sleep(Duration::from_millis(700));
-    running
+    with_connections(begin(&mut command))
+}
+
+/// It reports that it is ready before the connections of its four clients are open.
+fn with_connections(load: Running) -> Running {
+    let sockets = || {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", load.pid())).into_iter().flatten().flatten();
+        let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    };
+    common::until("its connections are open", || sockets() > 8);
+    load
 }
 
 #[test]
@@ -197,9 +206,7 @@ fn without_root() {
 }
 
 fn own_load(binary: &str) -> Running {
-    let running = begin(Command::new(binary).args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]));
-    std::thread::sleep(Duration::from_millis(700));
-    running
+    with_connections(begin(Command::new(binary).args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"])))
 }
 
 #[test]
@@ -291,9 +298,8 @@ fn a_full_ring_is_counted_shown_and_lowers_the_confidence() {
     let port = port.to_string();
     let churn: Vec<(Running, u16)> = (0..3).map(|_| service(&["churn", "--port", &port])).collect();
     let mut command = Command::new(PARSHALL);
-    command.args(["attach", "--port", &port, "--for", "7s", "--format", "json"]).stderr(Stdio::piped());
-    let running = begin(&mut command);
-    std::thread::sleep(Duration::from_millis(700));
+    command.args(["attach", "--port", &port, "--for", "7s", "--format", "json"]);
+    let running = begin_window(&mut command);
     running.signal("-STOP");
     std::thread::sleep(Duration::from_millis(4500));
     running.signal("-CONT");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::{self, PARSHALL, Running, Scratch, begin, has, parshall, service_py, verdict};
+use crate::common::{self, PARSHALL, Running, Scratch, begin, begin_window, has, parshall, service_py, verdict};
 use parshall_evidence::{CommandEnd, Report, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
@@ -219,9 +219,8 @@ fn ctrl_c_ends_both_and_the_report_is_written() {
     let out = file.to_str().unwrap();
     command.args(["--default-signal=INT", PARSHALL, "run", "--format", "json", "-o", out, "--", "sh", "-c", &script]);
     command.process_group(0);
-    let running = begin(&mut command);
+    let running = begin_window(&mut command);
     let group = format!("-{}", running.pid());
-    common::until("the command runs", || !running.children().is_empty());
     std::thread::sleep(Duration::from_millis(2500));
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     assert_eq!(running.finish().code, Some(0));

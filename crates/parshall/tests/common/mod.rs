@@ -180,6 +180,25 @@ pub fn begin(command: &mut Command) -> Running {
     Running { child, since: Instant::now(), output: Some((stdout, stderr)), lines: None }
 }
 
+/// The same for an observation; returns when its window has begun.
+pub fn begin_window(command: &mut Command) -> Running {
+    let mut child = command
+        .env("PARSHALL_LOG", "diagnose=debug")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let stdout = collect(child.stdout.take().expect("piped"));
+    let mut log = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("the window begins") {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).expect("a line"), 0, "{command:?}: it ended before its window began");
+    }
+    Running { child, since: Instant::now(), output: Some((stdout, collect(log))), lines: None }
+}
+
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
