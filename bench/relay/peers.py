@@ -74,20 +74,23 @@ class Forward(Direct):
 
 
 class Parshall(Peer):
-    def __init__(self, engine=None, buffer=None, name=None):
+    def __init__(self, engine=None, buffer=None, name=None, binary=PARSHALL):
+        self.binary = binary
         self.options = (["--engine", engine] if engine else []) + (["--buffer", buffer] if buffer else [])
         self.name = name or "-".join(["parshall", *self.options[1::2]])
         self.note = " ".join(self.options) or "defaults: `--engine auto`"
 
     def missing(self):
-        if not shutil.which(PARSHALL):
-            return f"{os.path.relpath(PARSHALL)} is not built"
-        asked = subprocess.run([PARSHALL, "relay", "--help"], capture_output=True)
-        return None if asked.returncode == 0 else f"{os.path.relpath(PARSHALL)} has no relay"
+        if not self.binary:
+            return "OLD names no binary"
+        if not shutil.which(self.binary):
+            return f"{os.path.relpath(self.binary)} is not built"
+        asked = subprocess.run([self.binary, "relay", "--help"], capture_output=True)
+        return None if asked.returncode == 0 else f"{os.path.relpath(self.binary)} has no relay"
 
     def command(self, path, scratch, udp):
         ends = [f"{path.listen}:{testbed.RELAY_PORT}", f"{path.target}:{testbed.TARGET_PORT}"]
-        return [PARSHALL, "relay", *ends, *self.options, *(["--udp"] if udp else [])]
+        return [self.binary, "relay", *ends, *self.options, *(["--udp"] if udp else [])]
 
 
 class Haproxy(Peer):
@@ -226,5 +229,6 @@ COMPARED = [
     SocketProxy(),
 ]
 ON_REQUEST = [Parshall(engine) for engine in ("copy", "splice", "uring", "sockmap")]
+ON_REQUEST.append(Parshall(name="before", binary=os.environ.get("OLD", "")))
 ALL = {peer.name: peer for peer in LIMITS + COMPARED + ON_REQUEST}
 DEFAULT = [peer.name for peer in LIMITS + COMPARED]

@@ -17,7 +17,7 @@ class Peer:
         self.wanted = program
 
     def missing(self):
-        return None if self.command else f"{os.path.relpath(self.wanted, ROOT)} is not there (scripts/peers/fetch --bench)"
+        return None if self.command else f"{self.wanted and os.path.relpath(self.wanted, ROOT)} is not there (scripts/peers/fetch --bench)"
 
 
 class Veth(Peer):
@@ -43,6 +43,7 @@ ALL = {
         Peer("parshall", PARSHALL, "tunnel", "run", note="`parshall tunnel run`"),
         Peer("parshall-threads", PARSHALL, "tunnel", "run", "--threads", "2", note="`--threads 2`"),
         Peer("parshall-uring", PARSHALL, "tunnel", "run", "--engine", "uring", note="`--engine uring`"),
+        Peer("before", os.environ.get("OLD", ""), "tunnel", "run", note="another binary of parshall, named by OLD"),
         Peer("wireguard-go", os.path.join(FETCHED, "wireguard-go-*", "wireguard"), "-f", note="a thread for each CPU"),
         Peer("boringtun", os.path.join(FETCHED, "boringtun-cli-*", "bin", "boringtun-cli"), "--foreground",
              "--disable-drop-privileges", note="its default of 4 threads"),
