@@ -1,11 +1,13 @@
 //! Two trials whose commands start at the same moment (duet benchmarking: Bulej et al., ICPE 2020): what others on the host do slows
 //! both down alike.
+use std::fmt;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 struct State {
     arrived: usize,
     left: bool,
+    failed: bool,
 }
 
 /// Where two trials wait for each other.
@@ -13,6 +15,18 @@ struct State {
 pub struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// A trial was ended because the one beside it had failed.
+#[derive(Debug)]
+pub struct Deserted;
+
+impl std::error::Error for Deserted {}
+
+impl fmt::Display for Deserted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the trial beside it failed")
+    }
 }
 
 /// A trial that is going to a meeting, or has been there. One that ends without having met lets the other one go on.
@@ -37,6 +51,16 @@ impl Guest<'_> {
         self.0.changed.notify_all();
         let missing = |state: &mut State| state.arrived < 2 && !state.left;
         drop(self.0.changed.wait_while(state, missing).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Tells the other one that this trial failed: alone it measures nothing, and may wait for this one.
+    pub fn fail(&self) {
+        self.0.state().failed = true;
+    }
+
+    /// Whether a trial failed.
+    pub fn is_deserted(&self) -> bool {
+        self.0.state().failed
     }
 }
 

@@ -10,7 +10,7 @@ use parshall_host::utc;
 use super::analyse;
 use super::file::{Experiment, Kind};
 use super::manifest::Manifest;
-use super::meeting::Meeting;
+use super::meeting::{Deserted, Meeting};
 use super::results::{self, EndRecord, Log, RESULTS_SCHEMA, Record, Run, RunRecord, TrialRecord};
 use super::trial::{self, Measured};
 use crate::interrupt::Interrupt;
@@ -133,12 +133,14 @@ impl<'a> Session<'a> {
     fn duet(&mut self, block: u32, roles: &[Role]) -> anyhow::Result<bool> {
         self.interrupt.check()?;
         let (experiment, interrupt, meeting) = (self.experiment, self.interrupt, Meeting::default());
-        let measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
+        let mut measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
             let trials: Vec<_> = roles
                 .iter()
                 .map(|role| {
                     let (value, guest) = (&experiment.variable.values[index_of(*role)], meeting.guest());
-                    scope.spawn(move || trial::run(experiment, value, Some(&guest), interrupt))
+                    scope.spawn(move || {
+                        trial::run(experiment, value, Some(&guest), interrupt).inspect_err(|_| guest.fail())
+                    })
                 })
                 .collect();
             let join = |trial: std::thread::ScopedJoinHandle<'_, _>| {
@@ -146,6 +148,11 @@ impl<'a> Session<'a> {
             };
             trials.into_iter().map(join).collect()
         });
+        // The one that failed by itself says why.
+        let says_why = |trial: &anyhow::Result<_>| trial.as_ref().is_err_and(|error| !error.is::<Deserted>());
+        if let Some(first) = measured.iter().position(says_why) {
+            measured.swap(0, first);
+        }
         let measured = measured.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
         let mut counts = true;
         for (role, measured) in roles.iter().zip(measured) {

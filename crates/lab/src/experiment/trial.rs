@@ -9,7 +9,7 @@ use parshall_host::error::UserError;
 
 use super::conditions::{self, Before};
 use super::file::{Experiment, Value};
-use super::meeting::Guest;
+use super::meeting::{Deserted, Guest};
 use super::metric::{self, COMMAND, Trial};
 use super::profile::{Profile, Profiled};
 use crate::interrupt::Interrupt;
@@ -60,6 +60,9 @@ pub fn run(
         testbed.start_command(&experiment.command(value), &experiment.environment(value), &experiment.cpus)?;
     while !command.wait_for(CHECK)? {
         interrupt.check()?;
+        if beside.is_some_and(Guest::is_deserted) {
+            return Err(Deserted.into());
+        }
         if let Some(profile) = &mut profile {
             profile.drain();
         }

@@ -140,6 +140,31 @@ regex = 'met: ([01])'
 }
 
 #[test]
+fn a_duet_of_which_one_fails_ends_at_once_with_its_reason() {
+    let scratch = Scratch::new();
+    let failed = scratch.file("failed");
+    // Beside 150, 100 would go on until its timeout, which tells nothing. The first pair may be two of 100.
+    let script = format!(
+        "[ {{rate}} = 150 ] && touch {0} && exit 3; for n in $(seq 50); do [ -e {0} ] && exec sleep 600; sleep 0.02; done; echo rate: {{rate}}",
+        failed.display()
+    );
+    let text = format!(
+        "variable = {{ name = \"rate\", a = 100, b = 150 }}
+command = [\"sh\", \"-c\", '{script}']
+timeout = \"10m\"
+limits = {{ steal = \"off\" }}
+[[metric]]
+name = \"rate\"
+better = \"higher\"
+regex = 'rate: ([0-9.]+)'
+"
+    );
+    let done = run("ab", &write(&scratch, "one", &text), &["--blocks", "8", "--duet"]);
+    let why = "the trial of `150` failed: it ended with exit status: 3";
+    assert!(done.code == Some(1) && done.stderr.contains(why), "{done:?}");
+}
+
+#[test]
 fn a_check_runs_nothing() {
     let scratch = Scratch::new();
     let file = ab(&scratch, "up", 1.5);
