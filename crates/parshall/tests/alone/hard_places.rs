@@ -146,7 +146,8 @@ fn a_program_without_symbols() {
     let report =
         parshall(&["attach", "--pid", &pid, "--for", "1s", "--format", "json", "--save", file.to_str().unwrap()]);
     let report = report.orderly().report();
-    assert_eq!(verdict(&report), "user-cpu-bound", "{report:#?}");
+    // What the verdict is depends on who else uses the CPUs.
+    assert_eq!(report.rung, Rung::Btf, "{report:#?}");
     let capture = common::capture(&file);
     let frames = capture.stacks.iter().flat_map(|stack| &stack.frames).filter(|frame| !frame.kernel);
     let own: Vec<&str> = frames.filter(|f| f.module.ends_with("stripped")).map(|f| f.name.as_str()).collect();

@@ -142,8 +142,8 @@ fn a_raised_quota_helps_and_is_restored() {
     let arguments =
         ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "5", "--window", "600ms"];
     // Of a few windows on a busy host some may tell nothing.
-    let mut reports = (0..3).map(|_| result(&parshall(&[&arguments[..], &["--format", "json"]].concat())));
-    let report = reports.find(|report| report.outcome.status == TrialStatus::Helped).expect("one of three");
+    let mut reports = (0..6).map(|_| result(&parshall(&[&arguments[..], &["--format", "json"]].concat())));
+    let report = reports.find(|report| report.outcome.status == TrialStatus::Helped).expect("one of six");
     assert_eq!((report.change.on.as_str(), report.places.changed), ("control group", 1));
     assert_eq!(group.cpu_quota(), before);
     let trial = start(&["quota=max", "--port", &pair.port.to_string()]);
