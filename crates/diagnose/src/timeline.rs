@@ -313,7 +313,7 @@ impl Events {
     }
 }
 
-fn why(wire: u8) -> Why {
+pub(crate) fn why(wire: u8) -> Why {
     match wire {
         1 => Why::SleptForIo,
         2 => Why::SleptUninterruptibly,

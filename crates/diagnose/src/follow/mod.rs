@@ -20,7 +20,7 @@ use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::thread::{ThreadDump, fd_kind};
 use parshall_bpf::diagnose::timeline::{OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::{Event, Probes, Scope};
-use parshall_core::critical_path::timeline::{Holder, Timeline};
+use parshall_core::critical_path::timeline::{Holder, Timeline, Why};
 use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables, Unknown};
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
 use parshall_core::observe::owned::{Listeners, Owned};
@@ -29,6 +29,7 @@ use parshall_host::proc_fs;
 
 use crate::records::Recorded;
 use crate::syscall_name::syscall_name;
+use crate::timeline::why;
 use descriptors::Descriptors;
 use names::{KnownNames, comm};
 use sockets::Sockets;
@@ -179,6 +180,9 @@ impl Follower {
     fn see_off_cpu(&mut self, off: &OffCpuWire) {
         self.names.see_thread(off.prev_tid);
         self.names.see_file(off.tgid, off.fd_number);
+        if why(off.why) == Why::Stopped {
+            self.stopped.see_stop(off.tgid);
+        }
         let slept = off.wake.saturating_sub(off.begin);
         let (kind, woken) = (fd_kind(off.fd), off.waker_context() == WakerContext::Thread);
         if woken {
@@ -216,6 +220,7 @@ impl Follower {
     /// threads and sockets are tracked once [`Probes::owners`] and [`Probes::threads`] are read.
     pub fn step(&mut self, probes: &Probes, now: u64) -> anyhow::Result<bool> {
         self.names.read(NAMES);
+        self.stopped.look();
         if !self.follows {
             return Ok(false);
         }

@@ -11,11 +11,15 @@ use super::names::comm;
 
 /// Processes of which it is kept who stopped them.
 const PROCESSES_MAX: usize = 1_024;
+/// Processes that are looked at again soon.
+const SOUGHT_MAX: usize = 16;
 
 /// Who was seen to stop which process.
 #[derive(Debug, Default)]
 pub struct Stopped {
     by: HashMap<u32, String>,
+    /// Processes that were stopped by something that was not seen.
+    sought: HashSet<u32>,
 }
 
 impl Stopped {
@@ -29,6 +33,21 @@ impl Stopped {
         };
         let sender = parshall_bpf::comm(&signal.sender_comm);
         self.note(signal.tgid, format!("{sender} {} ({name})", signal.sender_tgid));
+    }
+
+    /// A process was stopped: what stops it is looked for until it is found, as it may stop it again.
+    pub fn see_stop(&mut self, pid: u32) {
+        if !self.by.contains_key(&pid) && self.sought.len() < SOUGHT_MAX {
+            self.sought.insert(pid);
+        }
+    }
+
+    /// Looks at the processes that were stopped by something that is not known. Meant for each drain of the ring.
+    pub fn look(&mut self) {
+        for pid in std::mem::take(&mut self.sought) {
+            self.read(pid);
+            self.see_stop(pid);
+        }
     }
 
     /// Notes the debugger of a process that is stopped now, or that its control group is frozen. Meant for a few times a second:
@@ -125,6 +144,16 @@ mod tests {
         }
         stopped.complete(&mut timeline);
         assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, "kill 812 (SIGSTOP)".to_owned())]);
+    }
+
+    #[test]
+    fn what_was_not_seen_is_sought_until_it_is_found() {
+        let mut stopped = Stopped::default();
+        stopped.see(&sent(100, 19));
+        let own = std::process::id();
+        [100, own].into_iter().for_each(|pid| stopped.see_stop(pid));
+        stopped.look();
+        assert_eq!(stopped.sought, HashSet::from([own]));
     }
 
     #[test]
