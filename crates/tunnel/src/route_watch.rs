@@ -40,8 +40,10 @@ impl RouteWatch {
                 let begun = Instant::now();
                 check(&mover, &mut route);
                 let pause = Timespec::try_from(PAUSE.max(begun.elapsed() * SHARE)).ok();
-                if poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) != Ok(0) {
-                    return;
+                // A signal only makes the pause shorter.
+                match poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) {
+                    Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                    _ => return,
                 }
             }
         })?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use parshall_sys::file_lock::FileLock;
 
@@ -233,6 +234,36 @@ fn a_closed_terminal_ends_a_tunnel_in_the_foreground_and_undoes_it() {
     running.signal("-TERM");
     running.wait_for_end();
     assert_eq!(running.finish().code, Some(0));
+}
+
+#[test]
+fn a_signal_that_comes_again_ends_a_tunnel_as_one_does() {
+    let what = "a parshall tunnel that gets several signals";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ends = hosts("int");
+    let [a, _] = &ends;
+    let (begun, ended) = (scratch.file("begun"), scratch.file("ended"));
+    let hooks = format!("PostUp = touch {}\nPostDown = touch {}", begun.display(), ended.display());
+    let file = config(&scratch, a, 0, &hooks, "AllowedIPs = 10.9.0.2/32");
+    let running = a.netns.run(|| Ok(begin(Command::new(PARSHALL).args(["tunnel", "up", &file])))).unwrap();
+    wait_until("it is not up", || begun.exists());
+    let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
+    wait_until("the hook has not ended", || children().split_whitespace().count() == 1);
+    // The process that moves packets takes a while to end.
+    let mover = worker(running.pid()).to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &mover]).status().unwrap().success());
+    signal("-STOP");
+    for _ in 0..10 {
+        running.signal("-INT");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    signal("-CONT");
+    let done = running.finish();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(ended.exists() && files(a).is_empty());
 }
 
 #[test]

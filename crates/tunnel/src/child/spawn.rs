@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_core::tunnel::{DeviceChange, write_change};
@@ -101,11 +101,21 @@ impl Child {
 
     fn end(&self) {
         self.link.shutdown(Shutdown::Write).ok();
-        let mut fds = [PollFd::new(&self.link, PollFlags::IN)];
-        let wait = Timespec { tv_sec: STOP_MAX.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut fds, Some(&wait)) != Ok(1) {
+        if !self.ends_within(STOP_MAX) {
             tracing::warn!("the process that moves packets has not ended after {} s: it is killed", STOP_MAX.as_secs());
             self.process.kill();
+        }
+    }
+
+    /// Waits for its end. Whoever is impatient sends a signal again, which is no reason to kill it.
+    fn ends_within(&self, time: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            let left = Timespec::try_from(time.saturating_sub(begun.elapsed())).ok();
+            match poll(&mut [PollFd::new(&self.link, PollFlags::IN)], left.as_ref()) {
+                Err(Errno::INTR) => {}
+                ended => return ended == Ok(1),
+            }
         }
     }
 
