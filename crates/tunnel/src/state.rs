@@ -130,7 +130,7 @@ pub fn end(interface: &str) -> anyhow::Result<()> {
             checked => checked.map_err(|error| refused(directory, &error))?,
         }
     }
-    let (at, begun) = (path(interface, "lock"), Instant::now());
+    let (at, begun, mut stopped) = (path(interface, "lock"), Instant::now(), false);
     loop {
         let free = match FileLock::take_existing(&at) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => true,
@@ -139,14 +139,20 @@ pub fn end(interface: &str) -> anyhow::Result<()> {
         };
         if free {
             let left = path(interface, "undo").exists();
-            return if left {
-                Running::take(interface).map(|running| running.clean_up())
-            } else {
-                Err(not_up().into())
+            return match left {
+                // Also what one has left that was asked to end when the process that moves packets had just died.
+                true => Running::take(interface).map(|running| running.clean_up()),
+                false if stopped => Ok(()),
+                false => Err(not_up().into()),
             };
         }
         match holder(&at) {
-            Some(process) => return stop(interface, &process),
+            // Another one is up by now.
+            Some(_) if stopped => return Ok(()),
+            Some(process) => {
+                stop(interface, &process)?;
+                stopped = true;
+            }
             None => wait_for_holder(&at, begun)?,
         }
     }

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::net::UdpSocket;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use parshall_sys::file_lock::FileLock;
+use parshall_sys::owner::Owner;
 
 use crate::bed::{self, KEYS, wait_until};
 use crate::common::{self, PARSHALL, Scratch, begin, has, root};
@@ -392,6 +394,38 @@ fn down_ends_only_the_process_that_has_the_lock() {
     for extension in ["pid", "lock"] {
         fs::remove_file(path(extension)).ok();
     }
+}
+
+/// When the process that moves packets dies, the other one ends too, and may be asked to meanwhile.
+#[test]
+fn down_undoes_what_a_tunnel_leaves_that_ends_by_itself_meanwhile() {
+    let what = "a parshall tunnel that dies while it is taken down";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ends = ends("mid");
+    let [a, _] = &ends;
+    let path = |extension: &str| format!("/run/parshall/tunnel/{}.{extension}", a.interface);
+    // The directory is made by a tunnel.
+    assert!(a.tunnel("run", &[&a.interface, "--daemon"]).status.success());
+    assert!(a.tunnel("down", &[&a.interface]).status.success());
+    let mut other = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
+    fs::write(path("lock"), Owner::of(other.id()).unwrap().name(&a.interface)).unwrap();
+    let lock = FileLock::take(Path::new(&path("lock"))).unwrap().unwrap();
+    let netns = a.netns.run(|| fs::metadata("/proc/thread-self/ns/net")).unwrap().ino();
+    let undone = scratch.file("undone");
+    let steps = format!("{{\"netns\": {netns}, \"steps\": [{{\"Hook\": \"touch {}\"}}]}}", undone.display());
+    fs::write(path("undo"), steps).unwrap();
+    let ending = std::thread::spawn(move || {
+        other.wait().unwrap();
+        drop(lock);
+    });
+    let output = a.tunnel("down", &[&a.interface]);
+    ending.join().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(undone.exists(), "what is left of it stays");
+    assert_eq!(files(a), [""; 0]);
 }
 
 #[test]
