@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parshall_core::tunnel::{
@@ -62,6 +62,8 @@ pub struct Mover {
     joins_udp: bool,
     settings: Settings,
     sockets: ArcSwap<Sockets>,
+    /// Those that were replaced while requests of a ring used them. They have their port until these have ended.
+    replaced: Mutex<Vec<Weak<Sockets>>>,
     counts: Arc<Counts>,
     told_of_loop: AtomicBool,
 }
@@ -71,7 +73,8 @@ impl Mover {
         // Kernels before 6.2 have no superframes of UDP.
         let joins_udp = tun::offload_udp(&tun).is_ok();
         let (sockets, counts) = (ArcSwap::from_pointee(sockets), Arc::default());
-        Self { path, tun, joins_udp, settings, sockets, counts, told_of_loop: AtomicBool::new(false) }
+        let (replaced, told_of_loop) = (Mutex::default(), AtomicBool::new(false));
+        Self { path, tun, joins_udp, settings, sockets, replaced, counts, told_of_loop }
     }
 
     pub fn counts(&self) -> &Arc<Counts> {
@@ -90,12 +93,18 @@ impl Mover {
 
     /// Listens on a port and marks what is sent; returns whether the sockets were replaced. If it fails, they are as before.
     pub fn listen(&self, port: u16, fwmark: u32) -> io::Result<bool> {
-        let other = self.sockets().listen(port, fwmark)?;
-        let replaced = other.is_some();
-        if let Some(other) = other {
-            self.sockets.store(Arc::new(other));
+        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.sockets.load_full();
+        let back = replaced.iter().filter_map(Weak::upgrade).find(|sockets| sockets.port() == port);
+        let from = back.unwrap_or_else(|| Arc::clone(&before));
+        let now = from.listen(port, fwmark)?.map_or(from, Arc::new);
+        if Arc::ptr_eq(&now, &before) {
+            return Ok(false);
         }
-        Ok(replaced)
+        replaced.retain(|sockets| sockets.strong_count() > 0 && sockets.as_ptr() != Arc::as_ptr(&now));
+        replaced.push(Arc::downgrade(&before));
+        self.sockets.store(now);
+        Ok(true)
     }
 
     /// Seals the packets of a frame that was read from the TUN device, its header included.

@@ -193,7 +193,11 @@ impl Plain {
 fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
     for (ipv6, token) in [(false, V4), (true, V6)] {
         if let Some(socket) = sockets.receiving(ipv6) {
-            epoll.add(socket, token, READABLE)?;
+            match epoll.add(socket, token, READABLE) {
+                // Sockets that were replaced a moment ago are back.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                added => added?,
+            }
         }
     }
     Ok(())

@@ -210,6 +210,33 @@ fn a_change_of_the_port_under_traffic_sends_nothing_on_closed_sockets() {
 }
 
 #[test]
+fn a_tunnel_goes_back_to_a_port_that_its_datagrams_still_leave_from() {
+    let what = "a tunnel whose port changes and changes back";
+    if !root(what) || !has(&["ip", "wg", "tc"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ends = ends("back");
+    let [a, b] = &ends;
+    let engine = ["--engine", "uring", "--uring-zero-copy"];
+    up(b, &config(&scratch, b, 1, ""), &engine);
+    up(a, &config(&scratch, a, 0, "Endpoint = 192.0.2.2:51820"), &engine);
+    reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
+    // For some seconds the datagrams wait in a queue, with the memory of the tunnel.
+    a.done("tc", &["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "80kbit", "burst", "2000", "latency", "10s"]);
+    let client = a.netns.run(|| UdpSocket::bind("10.9.0.1:0")).unwrap();
+    for port in [52_000, 51_820, 52_000] {
+        for _ in 0..10 {
+            client.send_to(&[0; 1000], "10.9.0.2:9").unwrap();
+        }
+        a.host.wg(&format!("set {} listen-port {port}", a.interface));
+        assert_eq!(a.wg("listen-port").trim(), port.to_string());
+    }
+    a.done("tc", &["qdisc", "del", "dev", "eth0", "root"]);
+    reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
+}
+
+#[test]
 fn udp_over_ipv6_passes_whatever_its_checksum_is() {
     let what = "UDP over IPv6 through a tunnel";
     if !root(what) || !has(&["ip", "wg"], what) {
