@@ -271,42 +271,45 @@ impl Events {
 
     fn sockets(&self, parts: &Parts<'_>) -> BTreeMap<FlowId, Socket> {
         let mut sockets = BTreeMap::new();
-        let mut ends: HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>> = HashMap::new();
-        let mut add = |id, end: &End, socket: Socket| {
+        let mut ends: Ends = HashMap::new();
+        let mut add = |id, end: &End, (from, to): (u64, Option<u64>), socket: Socket| {
             if parts.observed.contains(&end.pid) || end.pid == 0 {
+                let known = Known { id, netns: end.netns, from, to: to.unwrap_or(u64::MAX) };
                 // One that closed may have an account of its own, too: it is still one end.
-                let known = ends.entry((end.local, end.remote)).or_default();
-                if !known.contains(&(end.netns, id)) {
-                    known.push((end.netns, id));
+                let there = ends.entry((end.local, end.remote)).or_default();
+                if !there.iter().any(|other| (other.netns, other.id) == (known.netns, id)) {
+                    there.push(known);
                 }
-                sockets.insert(id, (end.netns, socket));
+                sockets.insert(id, (known, socket));
             }
         };
         let (begin, end) = parts.window;
-        let closed_ns = |of: &End| of.closed.map(|at| at.clamp(begin, end) - begin);
+        // The probes see for a while after the window what closes then: these are open at its end.
+        let closed_ns = |of: &End| of.closed.filter(|at| *at < end).map(|at| at.saturating_sub(begin));
         for (id, end) in &self.closed {
             let serves = end.passive || parts.listeners.contains(&(end.netns, end.local.port()));
-            add(
-                *id,
-                end,
-                Socket { closed_ns: closed_ns(end), ..socket_of(end, serves, end.begin > parts.window.0, false) },
-            );
+            let closed_ns = closed_ns(end);
+            let socket = Socket { closed_ns, ..socket_of(end, serves, end.begin > begin, false) };
+            add(*id, end, (end.begin.saturating_sub(begin), closed_ns), socket);
         }
+        let length = end - begin;
         for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
             let opened = flow.begin_ns > 0 && flow.first.state == 0;
             let closed_ns = self.closed.get(&flow.id).and_then(closed_ns);
-            add(flow.id, &end, Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened, false) });
+            let until = closed_ns.or(Some(flow.end_ns).filter(|at| *at < length));
+            let socket = Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened, false) };
+            add(flow.id, &end, (flow.begin_ns, until), socket);
         }
         for (id, socket) in &self.datagram_sockets {
             let connected = socket.end.remote.port() != 0;
             // Of a port that the kernel chose, the first call seen may be a reply.
             let asked = parts.asked_ports.contains(&socket.end.local.port());
             let serves = !connected && (socket.bound || socket.received_first || asked);
-            add(*id, &socket.end, socket_of(&socket.end, serves, false, true));
+            add(*id, &socket.end, (0, None), socket_of(&socket.end, serves, false, true));
         }
-        let with_other_end = |(id, (netns, mut socket)): (FlowId, (u64, Socket))| {
-            socket.other_end = other_end(&ends, netns, &socket).filter(|other| *other != id);
+        let with_other_end = |(id, (own, mut socket)): (FlowId, (Known, Socket))| {
+            socket.other_end = other_end(&ends, &own, &socket).filter(|other| *other != id);
             (id, socket)
         };
         sockets.into_iter().map(with_other_end).collect()
@@ -358,15 +361,26 @@ fn socket_of(end: &End, serves: bool, opened: bool, udp: bool) -> Socket {
     Socket { local, remote, pid, serves, udp, opened, closed_ns: None, other_end: None }
 }
 
-/// The socket with the addresses exchanged. A UDP server is bound to its port and not connected, perhaps on every address.
-fn other_end(
-    sockets: &HashMap<(SocketAddr, SocketAddr), Vec<(u64, FlowId)>>,
+/// Ends of connections by their own address and the other one.
+type Ends = HashMap<(SocketAddr, SocketAddr), Vec<Known>>;
+
+/// An end with these addresses.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    id: FlowId,
     netns: u64,
-    socket: &Socket,
-) -> Option<FlowId> {
+    /// Within the window, it was open from here to there.
+    from: u64,
+    to: u64,
+}
+
+/// The socket with the addresses exchanged that was open at the same time: a client that opens many connections has a port again
+/// after a while. A UDP server is bound to its port and not connected, perhaps on every address.
+fn other_end(sockets: &Ends, own: &Known, socket: &Socket) -> Option<FlowId> {
     let found = |key: &(SocketAddr, SocketAddr)| {
-        let found = ends::other_end(sockets.get(key)?, |(there, _)| *there, netns, socket.remote);
-        found.map(|(_, id)| *id)
+        let meet = |other: &&Known| other.from < own.to && own.from < other.to;
+        let there: Vec<Known> = sockets.get(key)?.iter().filter(meet).copied().collect();
+        ends::other_end(&there, |other| other.netns, own.netns, socket.remote).map(|other| other.id)
     };
     if !socket.udp {
         return found(&(socket.remote, socket.local));

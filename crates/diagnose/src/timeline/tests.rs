@@ -128,6 +128,38 @@ fn an_accept_knows_since_when_its_connection_was_established() {
 }
 
 #[test]
+fn a_connection_that_closes_after_the_window_is_open_at_its_end() {
+    let server = flow(7, 80, 4000, Role::Server, 30);
+    let closed_ns = |at| {
+        let mut events = Events::default();
+        events.take_call(&call(7, OP_RECEIVE, 60, 100));
+        events.closed.insert(7, End { closed: Some(BEGIN + at), ..end_of_flow(&server) });
+        finish(events, std::slice::from_ref(&server), &[]).sockets[&7].closed_ns
+    };
+    assert_eq!([900, 1_000, 1_001].map(closed_ns), [Some(900), None, None]);
+}
+
+#[test]
+fn a_port_that_a_client_uses_again_leads_to_the_connection_of_that_time() {
+    let open = |id, local, remote, role, (from, to)| FlowRecord { end_ns: to, ..flow(id, local, remote, role, from) };
+    let (client, server) = (Role::Client, Role::Server);
+    let (early, late) = ((10, 300), (700, 1_000));
+    let ends = [
+        open(7, 80, 4000, server, early),
+        open(8, 4000, 80, client, early),
+        open(9, 80, 4000, server, late),
+        open(10, 4000, 80, client, late),
+    ];
+    let timeline = finish(Events::default(), &ends, &[]);
+    assert_eq!([7, 8, 9, 10].map(|id| timeline.sockets[&id].other_end), [Some(8), Some(7), Some(10), Some(9)]);
+    // Of the second one the client was not seen, and of the first one the end.
+    let mut events = Events::default();
+    events.closed.insert(8, End { begin: BEGIN + 10, closed: Some(BEGIN + 300), ..end_of_flow(&ends[1]) });
+    let timeline = finish(events, &ends[2..3], &[]);
+    assert_eq!((timeline.sockets[&8].other_end, timeline.sockets[&9].other_end), (None, None));
+}
+
+#[test]
 fn both_ends_of_a_connection_find_each_other() {
     let ends =
         [flow(7, 80, 4000, Role::Server, 0), flow(8, 4000, 80, Role::Client, 0), flow(9, 81, 4000, Role::Server, 0)];
