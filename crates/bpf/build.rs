@@ -56,6 +56,7 @@ fn main() {
                 std::process::exit(1);
             });
     }
+    build_older(&root, &out, &args);
     let names = |objects: &[&str]| {
         let mut names: Vec<String> =
             objects.iter().flat_map(|name| type_names(&out.join(format!("{name}.bpf.o")))).collect();
@@ -63,9 +64,42 @@ fn main() {
         names.dedup();
         format!("&{names:?}")
     };
-    std::fs::write(out.join("type_names.rs"), names(&["probes"])).expect("OUT_DIR is writable");
+    std::fs::write(out.join("type_names.rs"), names(&["probes", "older/probes"])).expect("OUT_DIR is writable");
     let of_sockets = names(&["socket_iter", "socket_owners"]);
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
+}
+
+/// Builds the object for kernels before 5.12 (diagnose/older.bpf.h), and lets the skeleton of the other one open either: user space
+/// names their maps, programs and variables once.
+fn build_older(root: &Path, out: &Path, args: &[std::ffi::OsString]) {
+    std::fs::create_dir_all(out.join("older")).expect("OUT_DIR is writable");
+    let args: Vec<_> = args.iter().cloned().chain(["-DOLDER".into()]).collect();
+    SkeletonBuilder::new()
+        .source(root.join("src/diagnose/probes.bpf.c"))
+        .obj(out.join("older/probes.bpf.o"))
+        .clang_args(&args)
+        .build_and_generate(out.join("older/probes.skel.rs"))
+        .unwrap_or_else(|e| {
+            println!("cargo:error=the BPF probes for older kernels do not compile: {e:#}");
+            std::process::exit(1);
+        });
+    let skeleton = |path: &str| std::fs::read_to_string(out.join(path)).expect("it was written");
+    let newer = skeleton("probes.skel.rs");
+    let older = skeleton("older/probes.skel.rs");
+    for section in ["rodata", "bss"] {
+        assert_eq!(layout(&newer, section), layout(&older, section), "both objects have the same variables");
+    }
+    let data = "ObjectSkeletonConfigBuilder::new(&DATA)";
+    assert_eq!(newer.matches(data).count(), 1, "the skeleton opens its object in one place");
+    let either = newer.replace(data, "ObjectSkeletonConfigBuilder::new(crate::diagnose::probes::object(&DATA))");
+    std::fs::write(out.join("probes.skel.rs"), either).expect("OUT_DIR is writable");
+}
+
+/// The variables of a section, as a skeleton has them. Maps and programs it finds by their names.
+fn layout<'a>(skeleton: &'a str, section: &str) -> &'a str {
+    let start = skeleton.find(&format!("pub struct {section} {{")).expect("the object has the section");
+    let end = skeleton[start..].find('}').expect("the structure has an end");
+    &skeleton[start..start + end]
 }
 
 /// Structures that the iterators over sockets and the pass over descriptors follow pointers to.

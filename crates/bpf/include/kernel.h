@@ -275,6 +275,11 @@ struct hrtimer {
 	u8 state;
 };
 
+/* Since 7.2 in place of the state. */
+struct hrtimer___queued {
+	bool is_queued;
+};
+
 struct inode {
 	u16 i_mode;
 	unsigned long i_ino;
@@ -330,7 +335,7 @@ struct sock {
 	u16 sk_type;
 	int sk_sndbuf;
 	u8 sk_shutdown;
-	u8 sk_userlocks;
+	u8 sk_userlocks : 4;
 	unsigned long sk_ino;
 	struct socket *sk_socket;
 	struct sock_cgroup_data sk_cgrp_data;
@@ -636,7 +641,8 @@ struct task_struct {
 #endif
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
+	/* Unsigned, so that libbpf can narrow the load: one byte since 7.2, four before. */
+	unsigned int on_cpu;
 	struct sched_entity se;
 	int pid;
 	int tgid;
@@ -649,9 +655,15 @@ struct task_struct {
 	struct task_struct *group_leader;
 	char comm[16];
 	struct files_struct *files;
+	void *stack;
 	bool throttled;
 	u8 in_iowait : 1;
 	u8 frozen : 1;
+};
+
+/* Before 5.14. */
+struct task_struct___state {
+	long state;
 };
 
 #if defined(__TARGET_ARCH_x86)
@@ -698,6 +710,13 @@ struct bpf_iter__task_file {
 	struct task_struct *task;
 	u32 fd;
 	struct file *file;
+};
+
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
 };
 
 struct bpf_iter__bpf_sk_storage_map {

@@ -19,25 +19,33 @@ pub(crate) struct KernelTypes {
     /// None when the kernel tells its types in a form that is not known here: libbpf then finds them by itself, more slowly.
     file: Option<File>,
     ids: Vec<u32>,
+    /// Names of types that are other names of types, those among the ones that were asked for.
+    typedefs: Vec<String>,
 }
 
 impl KernelTypes {
     /// The types of these names, with what they are made of, and the kernel's numbers of the structures `followed`. None when the
     /// kernel does not tell its types.
-    pub fn read(names: &[&str], followed: &[&str]) -> Option<Self> {
+    pub fn read(names: &[impl AsRef<str>], followed: &[&str]) -> Option<Self> {
         let full = Mapped::open().ok()?;
-        let wanted = names.iter().chain(followed).map(|name| name.as_bytes()).collect();
+        let names = names.iter().map(AsRef::as_ref).chain(followed.iter().copied());
+        let wanted = names.map(str::as_bytes).collect();
         let followed_names: Vec<&[u8]> = followed.iter().map(|name| name.as_bytes()).collect();
         let reduced = small_btf::reduce(full.bytes(), &wanted, &followed_names);
-        match reduced.and_then(|(small, ids)| Some((in_memory(&small)?, ids))) {
-            Some((file, ids)) => Some(Self { file: Some(file), ids }),
-            None => Some(Self { file: None, ids: ids_by_libbpf(followed)? }),
+        match reduced.and_then(|(small, ids)| Some((in_memory(&small)?, ids, small_btf::typedefs(&small)?))) {
+            Some((file, ids, typedefs)) => Some(Self { file: Some(file), ids, typedefs }),
+            None => Some(Self { file: None, ids: ids_by_libbpf(followed)?, typedefs: Vec::new() }),
         }
     }
 
     /// The kernel's number of each structure of `followed`, 0 for those that it does not have.
     pub fn ids(&self) -> &[u32] {
         &self.ids
+    }
+
+    /// Whether the kernel has the type definition, which must be one of those asked for; None when that is not known.
+    pub fn has(&self, typedef: &str) -> Option<bool> {
+        self.file.as_ref().map(|_| self.typedefs.iter().any(|name| name == typedef))
     }
 
     /// Where libbpf opens them; valid as long as this is.

@@ -17,4 +17,4 @@ mod small_btf;
 pub mod sockets;
 
 pub use bytes::comm;
-pub use load::quiet_libbpf;
+pub use load::log_libbpf;

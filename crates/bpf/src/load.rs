@@ -1,4 +1,5 @@
 //! Loading programs: what libbpf does differently from what is wanted here.
+use std::cell::RefCell;
 use std::io;
 
 /// Runs `load` with this thread's signals blocked: they reach another thread, or this one afterwards.
@@ -41,7 +42,94 @@ pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
     }
 }
 
-/// Silences libbpf in this process: what a refused load means to a user, its callers say.
-pub fn quiet_libbpf() {
-    libbpf_rs::set_print(None::<(libbpf_rs::PrintLevel, libbpf_rs::PrintCallback)>);
+thread_local! {
+    /// What libbpf says while this thread listens.
+    static HEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Sends the messages of libbpf in this process to the log, at the level of `-v`: what a refused load means to a user, its
+/// callers say, with the kernel's reason.
+pub fn log_libbpf() {
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, hear)));
+}
+
+fn hear(_level: libbpf_rs::PrintLevel, text: String) {
+    tracing::debug!(target: "parshall_bpf::libbpf", "{}", text.trim_end());
+    HEARD.with_borrow_mut(|heard| {
+        if let Some(heard) = heard {
+            heard.push(text);
+        }
+    });
+}
+
+/// Runs `load`, and returns what libbpf said meanwhile. Its messages go to nobody else before [`log_libbpf`] is called.
+pub(crate) fn listening<T>(load: impl FnOnce() -> T) -> (T, Vec<String>) {
+    log_libbpf();
+    HEARD.set(Some(Vec::new()));
+    let done = load();
+    (done, HEARD.take().unwrap_or_default())
+}
+
+/// The program that could not be loaded, if it was one, and the reason in one line, from what libbpf said.
+pub(crate) fn reason(heard: &[String]) -> Option<(Option<String>, String)> {
+    let of_program =
+        |line: &str| Some(line.trim_start_matches("libbpf: ").strip_prefix("prog '")?.split_once('\'')?.0.to_owned());
+    let program = heard.iter().rev().find_map(|message| of_program(message));
+    let verifier = heard.iter().rev().find(|message| message.contains("-- BEGIN PROG LOAD LOG --"));
+    let said = match verifier {
+        Some(log) => log.lines().rev().find(|line| !is_of_course(line)),
+        None => heard.iter().map(|message| message.trim()).find(|message| !message.contains("Retrying without")),
+    };
+    let said = said?.trim().trim_start_matches("libbpf: ");
+    let said = said.strip_prefix("prog '").and_then(|rest| rest.split_once("': ")).map_or(said, |(_, said)| said);
+    Some((program, said.to_owned()))
+}
+
+/// Lines of the verifier's log that tell no reason.
+fn is_of_course(line: &str) -> bool {
+    let line = line.trim();
+    let frame = line.is_empty() || line.contains("PROG LOAD LOG --");
+    frame || ["processed ", "verification time", "stack depth"].iter().any(|start| line.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    fn said(messages: &[&str]) -> (Option<String>, String) {
+        reason(&messages.iter().map(|message| (*message).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn the_last_line_of_the_verifier_is_the_reason() {
+        let heard = [
+            "libbpf: prog 'on_timer': BPF program load failed: -EINVAL\n",
+            "libbpf: prog 'on_timer': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\n; if (!active) @ probe.bpf.h:30\n\
+             failed to resolve CO-RE relocation <byte_off> [41] struct task_struct.on_cpu\n\
+             processed 12 insns (limit 1000000) max_states_per_insn 0 total_states 1 peak_states 1 mark_read 0\n\
+             -- END PROG LOAD LOG --\n",
+            "libbpf: prog 'on_timer': failed to load: -EINVAL\n",
+            "libbpf: failed to load object 'probes_bpf'\n",
+        ];
+        let (program, why) = said(&heard);
+        assert_eq!(program.as_deref(), Some("on_timer"));
+        assert_eq!(why, "failed to resolve CO-RE relocation <byte_off> [41] struct task_struct.on_cpu");
+    }
+
+    #[test]
+    fn a_hook_that_is_missing_and_a_map_that_is_refused_are_reasons() {
+        let heard = [
+            "libbpf: prog 'on_recv': failed to find kernel BTF type ID of 'sock_recv_length': -ESRCH\n",
+            "libbpf: prog 'on_recv': failed to prepare load attributes: -ESRCH\n",
+        ];
+        let why = "failed to find kernel BTF type ID of 'sock_recv_length': -ESRCH".to_owned();
+        assert_eq!(said(&heard), (Some("on_recv".to_owned()), why));
+        let heard = [
+            "libbpf: Error in bpf_create_map_xattr(threads): -EINVAL. Retrying without BTF.\n",
+            "libbpf: map 'threads': failed to create: -EINVAL\n",
+            "libbpf: failed to load object 'probes_bpf'\n",
+        ];
+        assert_eq!(said(&heard), (None, "map 'threads': failed to create: -EINVAL".to_owned()));
+        assert_eq!(reason(&[]), None);
+    }
 }

@@ -54,6 +54,14 @@ pub fn reduce(full: &[u8], wanted: &HashSet<&[u8]>, followed: &[&[u8]]) -> Optio
     Some((small.write(full)?, followed_ids))
 }
 
+/// The names of the type definitions in `types`. None when they are not understood.
+pub fn typedefs(types: &[u8]) -> Option<Vec<String>> {
+    let source = Source::parse(types)?;
+    let all = (1..source.offsets.len() as u32).filter_map(|id| source.get(id));
+    let names = all.filter(|t| t.kind == kind::TYPEDEF).filter_map(|t| source.name(t.name));
+    Some(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+}
+
 /// Where in the kernel's per-CPU data the variables called `names` lie, None for those that are not there. The whole is None when
 /// `full` is not understood.
 pub fn per_cpu_offsets(full: &[u8], names: &[&str]) -> Option<Vec<Option<u32>>> {

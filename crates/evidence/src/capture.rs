@@ -45,6 +45,9 @@ pub struct Capture {
     pub rung: Rung,
     /// What this rung or this host could not show, a sentence each.
     pub blind: Vec<String>,
+    /// What others on this rung show and this host did not, with the causes that cannot be ruled out without it. `blind` says it too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<Unseen>,
     /// When per-event probes ran.
     pub slices: Slices,
     /// The flows of the subject.
@@ -77,6 +80,15 @@ pub struct Capture {
     pub hardware: Option<HardwareCounts>,
     /// What the observation cost and lost.
     pub probe: ProbeCost,
+}
+
+/// Something that was not observed because the kernel refused the program that does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// A sentence, with the kernel's reason.
+    pub what: String,
+    /// The ids of the causes.
+    pub causes: Vec<String>,
 }
 
 /// What the processor counted while the subject's threads ran, over the whole window.

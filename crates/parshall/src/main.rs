@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             return ExitCode::from(WRONG_USAGE);
         }
     };
-    parshall_bpf::quiet_libbpf();
+    parshall_bpf::log_libbpf();
     error::exit(match *request {
         Request::Attach(request) => parshall_diagnose::attach(&request),
         Request::Run(request) => parshall_diagnose::run(&request),

@@ -19,6 +19,18 @@ pub fn is_local(error: &io::Error) -> bool {
     exhausted(error) || matches!(error.raw_os_error(), Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL | libc::EAGAIN))
 }
 
+/// Raises the soft limit on locked memory (RLIMIT_MEMLOCK) as far as this process may. Kernels before 5.11 count the memory of BPF
+/// maps against it.
+pub fn raise_locked_memory() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, limit).is_err() {
+        // Without CAP_SYS_RESOURCE the hard limit is the most.
+        let hard = getrlimit(Resource::Memlock).maximum;
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: hard, maximum: hard });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -31,20 +31,9 @@ u32 n_flows = 0;
 /* A thread of the subject splices from TCP sockets: only then is on_splice attached, which runs for each receive of the host. */
 u32 splice_seen = 0;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
-	__type(key, int);
-	__type(value, struct flow);
-} flows SEC(".maps");
+#include "diagnose/older.bpf.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct thread);
-} threads SEC(".maps");
-
+/* Of registers that the verifier trusts. */
 static __always_inline s32 syscall_nr(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -54,11 +43,21 @@ static __always_inline s32 syscall_nr(struct pt_regs *regs)
 #endif
 }
 
+/* Of registers that task_regs() found. */
+static __always_inline s32 saved_syscall_nr(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (s32)READ(regs, orig_ax);
+#else
+	return READ(regs, syscallno);
+#endif
+}
+
 static __always_inline s32 task_syscall(struct task_struct *task)
 {
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct pt_regs *regs = task_regs(task);
 
-	return regs ? syscall_nr(regs) : -1;
+	return regs ? saved_syscall_nr(regs) : -1;
 }
 
 static __always_inline bool call_is(s32 nr, u8 flag)
@@ -94,7 +93,11 @@ const volatile u32 sock_id = 0;
  * pointer is as fast, but for each one the verifier searches all types of the kernel by name, four times 0.2 ms without being
  * preempted, once for each path. Whoever else wants the CPU waits.
  */
+#ifdef OLDER
+#define CAN_CAST(type) false
+#else
 #define CAN_CAST(type) (bpf_ksym_exists(bpf_rdonly_cast) && type##_id)
+#endif
 #define UNTRUSTED(type, pointer) ((struct type *)bpf_rdonly_cast(pointer, type##_id))
 
 static __always_inline struct task_struct *untrusted_task(struct task_struct *task)
@@ -104,16 +107,16 @@ static __always_inline struct task_struct *untrusted_task(struct task_struct *ta
 
 static __always_inline struct file *task_file(struct task_struct *task, u32 fd)
 {
-	struct files_struct *files = untrusted_task(task)->files;
+	struct files_struct *files = READ(untrusted_task(task), files);
 	struct file *file = 0, **slot;
 	struct fdtable *fdt;
 
 	if (!files)
 		return 0;
-	fdt = files->fdt;
-	if (!fdt || fd >= fdt->max_fds)
+	fdt = READ(files, fdt);
+	if (!fdt || fd >= READ(fdt, max_fds))
 		return 0;
-	slot = fdt->fd + fd;
+	slot = READ(fdt, fd) + fd;
 	return bpf_probe_read_kernel(&file, sizeof(file), slot) ? 0 : file;
 }
 
@@ -165,21 +168,26 @@ const volatile u8 fd_kinds[16] = {
 	[S_IFSOCK >> 12] = FD_SOCKET,
 };
 
+static __always_inline void no_descriptor(struct descriptor *d)
+{
+	d->target = 0;
+	d->number = -1;
+	d->kind = FD_NONE;
+}
+
 /* The file descriptor in the first argument of the system call `nr`, whose registers are `regs`. */
 static __always_inline void call_descriptor(struct task_struct *task, struct pt_regs *regs, s32 nr, bool with_target, struct descriptor *d)
 {
 	struct file *file;
 	struct sock *sk;
 
-	d->target = 0;
-	d->number = -1;
-	d->kind = FD_NONE;
+	no_descriptor(d);
 	if (!regs || !call_is(nr, CALL_FD))
 		return;
 #if defined(__TARGET_ARCH_x86)
-	d->number = (s32)regs->di;
+	d->number = (s32)READ(regs, di);
 #else
-	d->number = (s32)regs->orig_x0;
+	d->number = (s32)READ(regs, orig_x0);
 #endif
 	file = task_file(task, d->number);
 	if (!file)
@@ -191,31 +199,39 @@ static __always_inline void call_descriptor(struct task_struct *task, struct pt_
 		if (with_target && bpf_core_type_exists(struct mptcp_sock) && BPF_CORE_READ(sk, sk_protocol) == IPPROTO_MPTCP)
 			sk = BPF_CORE_READ((struct mptcp_sock *)sk, first);
 		if (with_target)
-			d->target = BPF_CORE_READ(sk, __sk_common.skc_cookie.counter);
+			d->target = id_of_socket(sk);
 	} else if (with_target && d->kind != FD_NONE) {
 		d->target = BPF_CORE_READ(file, f_inode, i_ino);
 	}
 }
 
-static __always_inline void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
+MERGED void task_descriptor(struct task_struct *task, s32 nr, bool with_target, struct descriptor *d)
 {
-	call_descriptor(task, (struct pt_regs *)bpf_task_pt_regs(task), nr, with_target, d);
+	call_descriptor(task, task_regs(task), nr, with_target, d);
+}
+
+/* The bits of a sleep; 0 for a task that is not asleep. */
+static __always_inline u32 task_state(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return task->__state;
+	return ((struct task_struct___state *)task)->state;
 }
 
 static __always_inline bool port_matches(struct sock *sk)
 {
-	return sk->__sk_common.skc_num == port || sk->__sk_common.skc_dport == bpf_htons(port);
+	return READ(sk, __sk_common.skc_num) == port || READ(sk, __sk_common.skc_dport) == bpf_htons(port);
 }
 
 /* Both arrays have 16 bytes. An IPv4 address is in the first four. */
 static __always_inline void fill_addresses(struct sock *sk, u8 *saddr, u8 *daddr)
 {
-	if (sk->__sk_common.skc_family == AF_INET6) {
+	if (READ(sk, __sk_common.skc_family) == AF_INET6) {
 		bpf_probe_read_kernel(saddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_rcv_saddr));
 		bpf_probe_read_kernel(daddr, 16, __builtin_preserve_access_index(&sk->__sk_common.skc_v6_daddr));
 	} else {
-		*(u32 *)saddr = sk->__sk_common.skc_rcv_saddr;
-		*(u32 *)daddr = sk->__sk_common.skc_daddr;
+		*(u32 *)saddr = READ(sk, __sk_common.skc_rcv_saddr);
+		*(u32 *)daddr = READ(sk, __sk_common.skc_daddr);
 	}
 }
 

@@ -45,7 +45,7 @@ pub trait Programs {
     /// Attaches the programs that run for every event, and are attached only during slices.
     fn attach_slice(&self) -> Result<Vec<Link>, Self::Error>;
     /// What is not observed on this kernel, one sentence each.
-    fn missing(&self) -> &[&'static str];
+    fn missing(&self) -> Vec<String>;
     #[allow(missing_docs)]
     fn object(&self) -> &Object;
     /// The program for samples of a CPU.
@@ -128,7 +128,7 @@ impl<P: Programs> Loaded<P> {
     }
 
     /// What is not observed on this kernel, one sentence each.
-    pub fn missing(&self) -> &[&'static str] {
+    pub fn missing(&self) -> Vec<String> {
         self.programs.missing()
     }
 

@@ -3,15 +3,17 @@
 //! There are two sets of programs. Those of the first set run once per connection, thread or sample and are always attached.
 //! Those of the second set run once per event and are attached only during slices, because even a program that returns at once
 //! on a frequent tracepoint takes several per cent of a saturated host.
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use zerocopy::FromBytes;
 
+use super::features::{self, Missing, Refused};
 use super::lifecycle::{FlowDump, Owner};
 use super::loaded::{Loaded, Programs, entries, shared_parts};
 use super::net::{NetKey, NetValue};
@@ -19,7 +21,14 @@ use super::syscall::call_flags;
 use super::thread::ThreadDump;
 use crate::bytes::read;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::unsignalled;
+use crate::load::{listening, reason, unsignalled};
+
+/// Whether the kernel attaches a program to a function only once: a second time it is ENOENT before Linux 5.13.
+fn attaches_once() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    matches!((numbers.next(), numbers.next()), (Some(major), Some(minor)) if (major, minor) < (5, 13))
+}
 
 /// The generated skeleton of `probes.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -28,12 +37,40 @@ mod skel {
 }
 use skel::{ProbesSkel, ProbesSkelBuilder};
 
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+
+/// The object for kernels before 5.12.
+static OLDER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/older/probes.bpf.o")));
+
+thread_local! {
+    /// The next skeleton that this thread opens is for a kernel before 5.12.
+    static OPEN_OLDER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the skeleton opens; `newer` is the object that it has.
+fn object(newer: &'static [u8]) -> &'static [u8] {
+    if OPEN_OLDER.get() { &OLDER.0 } else { newer }
+}
+
+/// Whether the kernel has storage in tasks (5.11). Those that have not lack more (older.bpf.h).
+fn has_task_storage() -> bool {
+    // SAFETY: the call creates a small map and closes it again; without options it reads nothing of ours.
+    unsafe { libbpf_sys::libbpf_probe_bpf_map_type(libbpf_sys::BPF_MAP_TYPE_TASK_STORAGE, std::ptr::null()) == 1 }
+}
+
 /// Why the probes could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused to load them.
     #[error("the kernel refused the probes: {0}")]
-    Load(#[source] libbpf_rs::Error),
+    Load(libbpf_rs::Error),
+    /// The kernel does not take a program without which nothing can be told.
+    #[error("the kernel refused what the rung needs: {0}")]
+    Essential(Missing),
+    /// The kernel refused the object, and not one of its programs.
+    #[error("the kernel refused the probes: {0}")]
+    Object(String),
     /// The kernel refused to attach one of them.
     #[error("the probe {name} could not be attached: {source}")]
     Attach {
@@ -78,6 +115,10 @@ pub struct Config {
     pub recent_jiffies: u32,
     /// Child processes do not belong to the subject.
     pub without_children: bool,
+    /// The kernel is taken as one before 5.12: for tests.
+    pub as_older: bool,
+    /// Types of the kernel that the programs are not told of, as if it were another version: for tests.
+    pub without_types: Vec<&'static str>,
 }
 
 /// The loaded probes for kernels with BTF.
@@ -85,8 +126,13 @@ pub type Probes = Loaded<BtfPrograms>;
 
 /// The skeleton of `probes.bpf.c`.
 pub struct BtfPrograms {
+    /// Links to functions that stay, on kernels that attach such a program once only.
+    kept: RefCell<HashMap<&'static str, Link>>,
+    attaches_once: bool,
     skel: ProbesSkel<'static>,
-    missing: Vec<&'static str>,
+    loaded: Vec<features::Program>,
+    /// Programs that were not loaded or attached.
+    refused: RefCell<Vec<Refused>>,
     needed: Cell<Needed>,
 }
 
@@ -101,43 +147,56 @@ impl Programs for BtfPrograms {
     type Error = Error;
     shared_parts!();
 
-    fn missing(&self) -> &[&'static str] {
-        &self.missing
+    fn missing(&self) -> Vec<String> {
+        self.lost().iter().map(Missing::to_string).collect()
     }
 
     fn attach_always(&self) -> Result<Vec<Link>, Error> {
-        let progs = &self.skel.progs;
-        attach(&[
-            ("on_state", &progs.on_state),
-            ("on_new_task", &progs.on_new_task),
-            ("on_exit", &progs.on_exit),
-            ("on_free", &progs.on_free),
-            ("on_stop_signal", &progs.on_stop_signal),
-            ("on_retransmit", &progs.on_retransmit),
-            ("on_reset_sent", &progs.on_reset_sent),
-            ("on_reset_received", &progs.on_reset_received),
-        ])
+        self.attach(ALWAYS)
     }
 
     fn attach_slice(&self) -> Result<Vec<Link>, Error> {
-        let progs = &self.skel.progs;
-        let programs = [
-            ("on_switch", &progs.on_switch),
-            ("on_waking", &progs.on_waking),
-            ("on_sys_enter", &progs.on_sys_enter),
-            ("on_sys_exit", &progs.on_sys_exit),
-            ("on_segment", &progs.on_segment),
-            ("on_send_begin", &progs.on_send_begin),
-            ("on_send_end", &progs.on_send_end),
-            ("on_recv", &progs.on_recv),
-            ("on_timer", &progs.on_timer),
-        ];
         self.needed.set(Needed::default());
-        let mut links = attach(&programs)?;
+        let mut links = self.attach(SLICE)?;
         links.extend(self.attach_needed()?);
         Ok(links)
     }
 }
+
+/// Programs that run rarely, and are attached for the whole window.
+const ALWAYS: &[&str] = &[
+    "on_state",
+    "on_new_task",
+    "on_exit",
+    "on_free",
+    "on_stop_signal",
+    "on_retransmit",
+    "on_reset_sent",
+    "on_reset_received",
+];
+
+/// Programs that run for every event. Those that take the place of others are beside them; only the loaded ones are attached.
+const SLICE: &[&str] = &[
+    "on_switch",
+    "on_waking",
+    "on_sys_enter",
+    "on_sys_exit",
+    "on_segment",
+    "on_send_begin",
+    "on_sendmsg_locked",
+    "on_send_end",
+    "on_inet_sendmsg",
+    "on_inet6_sendmsg",
+    "on_inet_sendpage",
+    "on_recv",
+    "on_inet_recvmsg",
+    "on_inet6_recvmsg",
+    "on_timer",
+];
+
+/// Programs that few subjects need.
+const DATAGRAMS: &[&str] = &["on_data_ready", "on_def_readable"];
+const SPLICES: &[&str] = &["on_splice"];
 
 impl BtfPrograms {
     /// Attaches the programs that run for every socket of the host and that few subjects need, once this one does.
@@ -145,57 +204,110 @@ impl BtfPrograms {
         let seen = |bss: &skel::types::bss| Needed { udp: bss.udp_seen != 0, splice: bss.splice_seen != 0 };
         let now = self.skel.maps.bss_data.as_deref().map_or(Needed::default(), seen);
         let before = self.needed.replace(now);
-        let progs = &self.skel.progs;
-        let mut programs = Vec::new();
+        let mut links = Vec::new();
         if now.udp && !before.udp {
-            programs.push(("on_data_ready", &progs.on_data_ready));
+            links.extend(self.attach(DATAGRAMS)?);
         }
         if now.splice && !before.splice {
-            programs.push(("on_splice", &progs.on_splice));
+            links.extend(self.attach(SPLICES)?);
         }
-        attach(&programs)
+        Ok(links)
+    }
+
+    /// Attaches those of the programs `names` that were loaded to what their sections name. One that the kernel refuses is left
+    /// out, unless the rung needs it.
+    fn attach(&self, names: &[&'static str]) -> Result<Vec<Link>, Error> {
+        let mut links = Vec::new();
+        for program in self.object().progs_mut().filter(|program| program.autoload()) {
+            let name = names.iter().find(|name| program.name() == **name);
+            let Some(name) = name.copied().filter(|name| !self.is_refused(name) && !self.is_kept(name)) else {
+                continue;
+            };
+            let (attached, heard) = listening(|| program.attach());
+            match attached {
+                Ok(link) if self.keeps(name) => drop(self.kept.borrow_mut().insert(name, link)),
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    let reason = reason(&heard).map_or_else(|| error.to_string(), |(_, reason)| reason);
+                    self.refused.borrow_mut().push(Refused { program: name.to_owned(), reason });
+                }
+            }
+        }
+        self.lost().into_iter().find(|lost| lost.essential).map_or(Ok(links), |lost| Err(Error::Essential(lost)))
+    }
+
+    fn is_refused(&self, name: &str) -> bool {
+        self.refused.borrow().iter().any(|one| one.program == name)
+    }
+
+    fn is_kept(&self, name: &str) -> bool {
+        self.kept.borrow().contains_key(name)
+    }
+
+    /// Whether the program stays attached between slices.
+    fn keeps(&self, name: &str) -> bool {
+        self.attaches_once && self.loaded.iter().any(|one| one.name == name && one.hook.is_function())
+    }
+
+    /// What is not observed.
+    fn lost(&self) -> Vec<Missing> {
+        features::missing(&self.loaded, &self.refused.borrow())
     }
 }
-
-/// Attaches programs to the tracepoints that their sections name. Skips those that were not loaded (`OPTIONAL`).
-fn attach(programs: &[(&'static str, &ProgramMut<'static>)]) -> Result<Vec<Link>, Error> {
-    let loaded = programs.iter().filter(|(_, program)| program.autoload());
-    loaded.map(|&(name, program)| program.attach().map_err(|source| Error::Attach { name, source })).collect()
-}
-
-/// Programs that need a tracepoint which older kernels lack: the program, the tracepoint, and what is not observed without it.
-const OPTIONAL: &[(&str, &str, &str)] = &[
-    (
-        "on_send_begin",
-        "tcp_sendmsg_locked",
-        "the kernel (before 6.16) does not show when a send begins: time before \
-      a long send may be counted as in flight",
-    ),
-    ("on_send_end", "sock_send_length", "the kernel (before 6.3) does not show the sizes of sends"),
-    ("on_recv", "sock_recv_length", "the kernel (before 6.3) does not show the sizes of receives"),
-    ("on_data_ready", "sk_data_ready", "the kernel (before 6.3) does not show when datagrams arrive"),
-];
 
 impl Probes {
     /// Loads the programs; nothing is attached yet.
     pub fn load(config: &Config) -> Result<Self, Error> {
-        let (skel, missing) = match Self::load_without(config, &[]) {
-            Ok(skel) => (skel, Vec::new()),
-            Err(error) => {
-                let absent: Vec<_> = OPTIONAL.iter().filter(|o| !tracepoint_exists(o.1)).collect();
-                if absent.is_empty() {
-                    return Err(Error::Load(error));
+        let types = KernelTypes::read(&type_names(config), CAST);
+        let mut refused = absent(types.as_ref());
+        OPEN_OLDER.set(config.as_older || !has_task_storage());
+        let programs = loop {
+            let chosen = features::chosen(&refused);
+            if let Some(lost) = features::missing(&chosen, &refused).into_iter().find(|lost| lost.essential) {
+                return Err(Error::Essential(lost));
+            }
+            match load_some(config, types.as_ref(), &chosen) {
+                Ok(skel) => {
+                    break BtfPrograms {
+                        kept: RefCell::default(),
+                        attaches_once: attaches_once(),
+                        skel,
+                        loaded: chosen,
+                        refused: refused.into(),
+                        needed: Cell::default(),
+                    };
                 }
-                let names: Vec<&str> = absent.iter().map(|o| o.0).collect();
-                let skel = Self::load_without(config, &names).map_err(Error::Load)?;
-                (skel, absent.iter().map(|o| o.2).collect())
+                // Each is refused once at most, so this ends.
+                Err(Unloaded { program: Some(program), reason })
+                    if chosen.iter().any(|one| one.name == program.as_str()) =>
+                {
+                    refused.push(Refused { program, reason });
+                }
+                Err(Unloaded { program, reason }) => {
+                    let of = program.map_or(String::new(), |program| format!("{program}: "));
+                    return Err(Error::Object(format!("{of}{reason}")));
+                }
             }
         };
-        let probes = Self::new(BtfPrograms { skel, missing, needed: Cell::default() }).map_err(Error::Load)?;
+        let probes = Self::new(programs).map_err(Error::Load)?;
         for (tgid, scope) in &config.tgids {
             probes.add_process(*tgid, *scope)?;
         }
         Ok(probes)
+    }
+
+    /// What is not observed on this kernel.
+    pub fn lost(&self) -> Vec<Missing> {
+        self.programs.lost()
+    }
+
+    /// Loads and attaches what an observation does, and returns what the kernel does not let it see. Nothing is observed.
+    pub fn trial() -> Result<Vec<Missing>, Error> {
+        let mut probes = Self::load(&Config::default())?;
+        probes.attach_always()?;
+        probes.begin_slice()?;
+        probes.end_slice();
+        Ok(probes.lost())
     }
 
     /// Attaches what the subject was seen to need since the slice began: datagrams and splice() cost the whole host more than they
@@ -235,33 +347,6 @@ impl Probes {
     pub fn forget_process(&self, tgid: u32) {
         // It fails only if the process is not in the table.
         let _ = self.programs.skel.maps.tgids.delete(&tgid.to_ne_bytes());
-    }
-
-    fn load_without(config: &Config, without: &[&str]) -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
-        // Leaked, so that the skeleton needs no lifetime: a page for each load.
-        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let types = KernelTypes::read(include!(concat!(env!("OUT_DIR"), "/type_names.rs")), CAST);
-        let path = types.as_ref().and_then(KernelTypes::path);
-        let mut open = ProbesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-        rodata.port = config.port.unwrap_or(0);
-        rodata.max_flows = config.max_flows;
-        rodata.eager_flows = config.eager_flows;
-        rodata.recent_jiffies = config.recent_jiffies;
-        rodata.follow_children = (!config.without_children).into();
-        rodata.call_flags = call_flags();
-        if let Some(&[task_struct, file, socket, sock]) = types.as_ref().map(KernelTypes::ids) {
-            (rodata.task_struct_id, rodata.file_id, rodata.socket_id, rodata.sock_id) =
-                (task_struct, file, socket, sock);
-        }
-        #[cfg(target_arch = "x86_64")]
-        (rodata.preempt_count_from_rq = preempt_count_from_rq());
-        for mut program in open.open_object_mut().progs_mut() {
-            if without.iter().any(|name| program.name() == *name) {
-                program.set_autoload(false);
-            }
-        }
-        unsignalled(|| open.load())
     }
 
     /// The ledgers of the subject's threads. Begins to track new threads.
@@ -307,6 +392,77 @@ impl Probes {
             .map(|(tgid, value)| Process { tgid, scope: scope(value), followed: value & FOLLOWED != 0 })
             .collect()
     }
+}
+
+/// An object that was not loaded, and why.
+struct Unloaded {
+    /// The program, where it was one.
+    program: Option<String>,
+    /// One line.
+    reason: String,
+}
+
+/// Opens the object and loads the programs `chosen`.
+fn load_some(
+    config: &Config,
+    types: Option<&KernelTypes>,
+    chosen: &[features::Program],
+) -> Result<ProbesSkel<'static>, Unloaded> {
+    let load = || -> Result<ProbesSkel<'static>, libbpf_rs::Error> {
+        // Leaked, so that the skeleton needs no lifetime: a page for each load.
+        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let path = types.and_then(KernelTypes::path);
+        let mut open = ProbesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        configure(rodata, config);
+        if let Some(&[task_struct, file, socket, sock]) = types.map(KernelTypes::ids) {
+            (rodata.task_struct_id, rodata.file_id, rodata.socket_id, rodata.sock_id) =
+                (task_struct, file, socket, sock);
+        }
+        for mut program in open.open_object_mut().progs_mut() {
+            let wanted = chosen.iter().any(|one| program.name() == one.name);
+            program.set_autoload(wanted);
+        }
+        unsignalled(|| open.load())
+    };
+    let (loaded, heard) = listening(load);
+    loaded.map_err(|error| {
+        let (program, reason) = reason(&heard).unwrap_or_else(|| (None, error.to_string()));
+        Unloaded { program, reason }
+    })
+}
+
+fn configure(rodata: &mut skel::types::rodata, config: &Config) {
+    rodata.port = config.port.unwrap_or(0);
+    rodata.max_flows = config.max_flows;
+    rodata.eager_flows = config.eager_flows;
+    rodata.recent_jiffies = config.recent_jiffies;
+    rodata.follow_children = (!config.without_children).into();
+    rodata.call_flags = call_flags();
+    #[cfg(target_arch = "x86_64")]
+    (rodata.preempt_count_from_rq = preempt_count_from_rq());
+}
+
+/// The types that the object asks the kernel for, with those of the tracepoints: a kernel without the type has no such tracepoint.
+fn type_names(config: &Config) -> Vec<String> {
+    let of_object: &[&str] = include!(concat!(env!("OUT_DIR"), "/type_names.rs"));
+    let of_tracepoints = features::tracepoints().map(|(_, tracepoint)| format!("btf_trace_{tracepoint}"));
+    let names = of_object.iter().map(|name| (*name).to_owned()).chain(of_tracepoints);
+    names.filter(|name| !config.without_types.contains(&name.as_str())).collect()
+}
+
+/// The programs of tracepoints that this kernel does not have.
+fn absent(types: Option<&KernelTypes>) -> Vec<Refused> {
+    let Some(types) = types else { return Vec::new() };
+    let absent = features::tracepoints().filter(|(_, name)| types.has(&format!("btf_trace_{name}")) == Some(false));
+    let mut refused: Vec<Refused> = absent
+        .map(|(program, name)| Refused {
+            program: program.to_owned(),
+            reason: format!("this kernel has no tracepoint {name}"),
+        })
+        .collect();
+    refused.dedup();
+    refused
 }
 
 /// The offset of a CPU's preempt count from the CPU's run queue; 0 if the kernel's BTF does not have it.
@@ -364,20 +520,36 @@ fn read_iter<T: FromBytes>(
     }
 }
 
-fn tracepoint_exists(name: &str) -> bool {
-    let Ok(name) = std::ffi::CString::new(name) else { return false };
-    // SAFETY: `name` is a NUL-terminated string that outlives the call.
-    unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(name.as_ptr(), libbpf_sys::BPF_TRACE_RAW_TP) > 0 }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::super::syscall::{SysKey, SysValue};
     use super::super::thread::OffKey;
     use super::super::timeline::{CallWire, OffCpuWire};
     use super::super::udp::UdpCallWire;
     use super::skel::types as wire;
     use super::*;
+
+    #[test]
+    fn every_program_is_in_the_list_with_its_hook() {
+        let listed: BTreeSet<(String, String)> = features::SIGHTS
+            .iter()
+            .flat_map(|sight| sight.programs)
+            .map(|program| (program.name.to_owned(), program.hook.section()))
+            .collect();
+        for older in [false, true] {
+            OPEN_OLDER.set(older);
+            let mut object = MaybeUninit::uninit();
+            let mut open = ProbesSkelBuilder::default().open(&mut object).unwrap();
+            let text = |text: &std::ffi::OsStr| text.to_str().unwrap().to_owned();
+            let programs =
+                open.open_object_mut().progs_mut().map(|program| (text(program.name()), text(program.section())));
+            // Without storage in sockets the iterator goes over a map of them.
+            let of_newer = |section: String| section.replace("iter/bpf_map_elem", "iter/bpf_sk_storage_map");
+            assert_eq!(programs.map(|(name, section)| (name, of_newer(section))).collect::<BTreeSet<_>>(), listed);
+        }
+    }
 
     #[test]
     fn wire_structures_have_the_sizes_of_the_c_structures() {

@@ -47,6 +47,19 @@ struct {
 /* Set before load: whether the child processes of the subject's processes belong to the subject. */
 const volatile u8 follow_children = 1;
 
+/*
+ * A function that verifiers before 5.12 take as one of its own: when it returns they forget what differed between its paths, and so follow
+ * one path from there.
+ */
+#ifdef OLDER
+#define MERGED static __noinline
+/* Has them forget which number it is, of those that fit into a byte. */
+#define FORGET(number) ({ volatile u8 __number = (number); __number; })
+#else
+#define MERGED static __always_inline
+#define FORGET(number) (number)
+#endif
+
 static __always_inline void count(u32 which)
 {
 	u64 *v = bpf_map_lookup_elem(&counters, &which);

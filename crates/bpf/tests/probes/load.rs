@@ -118,6 +118,43 @@ fn what_is_attached_goes_with_its_owner() {
 }
 
 #[test]
+fn a_tracepoint_that_the_kernel_lacks_costs_what_only_it_shows() {
+    if !ready("probes without a tracepoint") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::talk(1);
+    let config = Config { without_types: vec!["btf_trace_timer_expire_entry"], ..talker.config(64) };
+    let mut probes = Probes::load(&config).unwrap();
+    probes.attach_always().unwrap();
+    probes.begin_slice().unwrap();
+    let lost = probes.lost();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert_eq!(lost[0].refused[0].reason, "this kernel has no tracepoint timer_expire_entry");
+    assert!(lost[0].causes.contains(&"retransmission-timeout"));
+}
+
+#[test]
+fn sends_are_seen_at_another_place_or_the_rung_falls_with_a_reason() {
+    if !ready("sends without a tracepoint") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::talk(1);
+    let config = Config { without_types: vec!["btf_trace_sock_send_length"], ..talker.config(64) };
+    let mut attached = Probes::load(&config);
+    // Not every kernel can attach to its functions.
+    let reason = match attached.as_mut().map(Probes::begin_slice) {
+        Ok(Ok(_)) => return std::thread::sleep(std::time::Duration::from_millis(100)),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let why = "the kernel refused what the rung needs: sends are not seen (on_send_end: this kernel has no tracepoint \
+               sock_send_length; on_inet_sendmsg: ";
+    assert!(reason.starts_with(why), "{reason}");
+}
+
+#[test]
 fn processes_that_have_ended_leave_the_table() {
     if !ready("children that come and go") {
         return;

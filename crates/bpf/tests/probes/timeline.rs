@@ -11,7 +11,7 @@ use crate::probed::{Talker, alone, end_with_parent, ready};
 use parshall_bpf::diagnose::thread::fd_kind;
 use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OP_SEND, OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::udp::UdpCallWire;
-use parshall_bpf::diagnose::{Event, Probes};
+use parshall_bpf::diagnose::{Config, Event, Probes};
 use parshall_evidence::FdKind;
 
 const ROUND: Duration = Duration::from_millis(5);
@@ -97,8 +97,8 @@ struct Observed {
 }
 
 impl Observed {
-    fn of(talker: &Talker) -> Self {
-        let mut probes = Probes::load(&talker.config(64)).unwrap();
+    fn of(talker: &Talker, as_older: bool) -> Self {
+        let mut probes = Probes::load(&Config { as_older, ..talker.config(64) }).unwrap();
         probes.attach_always().unwrap();
         probes.owners().unwrap();
         let mut tids: HashSet<u32> = probes.threads().unwrap().iter().map(|dump| dump.tid).collect();
@@ -154,8 +154,14 @@ fn sleeps_have_their_waker_and_their_target() {
         return;
     }
     let _alone = alone();
+    for as_older in [false, true] {
+        sleeps_of(as_older);
+    }
+}
+
+fn sleeps_of(as_older: bool) {
     let talker = Talker::start_as("timeline::wait", "1");
-    let seen = Observed::of(&talker);
+    let seen = Observed::of(&talker, as_older);
     for off in &seen.off {
         assert!(off.begin <= off.wake && off.wake <= off.head.at, "{off:?}");
         assert!(seen.slice.0 <= off.begin && off.head.at <= seen.slice.1, "{off:?} in {:?}", seen.slice);
@@ -199,8 +205,14 @@ fn data_is_received_after_it_was_sent_and_arrived() {
         return;
     }
     let _alone = alone();
+    for as_older in [false, true] {
+        data_of(as_older);
+    }
+}
+
+fn data_of(as_older: bool) {
     let talker = Talker::start_as("timeline::wait", "1");
-    let seen = Observed::of(&talker);
+    let seen = Observed::of(&talker, as_older);
     for call in seen.calls.iter().chain(seen.datagrams.iter().map(|datagram| &datagram.call)) {
         assert!(call.since <= call.head.at && seen.tids.contains(&call.head.tid), "{call:?}");
         assert_eq!(call.tgid, talker.pid());

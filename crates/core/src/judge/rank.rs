@@ -34,12 +34,12 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = too_little.as_ref().filter(|_| facts.capture.window_ns < MIN_WINDOW_NS) {
         return insufficient(why.clone());
     }
-    let (mut ruled_out, mut untested) = (Vec::new(), Vec::new());
+    let (mut rejected, mut untested) = (Vec::new(), Vec::new());
     let mut held: Vec<(&Cause, Candidate)> = Vec::new();
     for cause in CAUSES {
         match (cause.test)(facts) {
             Outcome::Holds(candidate) => held.push((cause, *candidate)),
-            Outcome::Rejected(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+            Outcome::Rejected(why) => rejected.push((cause, why)),
             Outcome::Untested(why) => untested.push(not_tested(cause, why)),
         }
     }
@@ -55,7 +55,14 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
                 let seen = candidate.requests.as_ref().is_none_or(|r| r.seen);
                 named.push((finding(facts, cause, candidate, lost_share, share), seen));
             }
-            Err(why) => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+            Err(why) => rejected.push((cause, why)),
+        }
+    }
+    let mut ruled_out = Vec::new();
+    for (cause, why) in rejected {
+        match unseen(facts, cause) {
+            Some(what) => untested.push(not_tested(cause, what)),
+            None => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
         }
     }
     // What was turned away is evidence by itself.
@@ -79,6 +86,12 @@ fn insufficient(why: String) -> Ranking {
         ruled_out: vec![],
         not_tested: vec![],
     }
+}
+
+/// What this host did not show and the cause needs: without it, that the rest does not show the cause says nothing.
+fn unseen(facts: &Facts<'_>, cause: &Cause) -> Option<String> {
+    let needs = |unseen: &&parshall_evidence::Unseen| unseen.causes.iter().any(|id| id == cause.id);
+    facts.capture.unseen.iter().find(needs).map(|unseen| unseen.what.clone())
 }
 
 fn not_tested(cause: &Cause, why: String) -> NotTested {
@@ -432,6 +445,22 @@ mod tests {
     use super::*;
     use crate::judge::judge;
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture, empty_capture, verdict_of};
+
+    #[test]
+    fn a_cause_that_needs_what_the_host_did_not_show_is_not_ruled_out() {
+        let mut capture = capture(vec![FlowBuilder::new(1, Role::Server)], vec![]);
+        assert!(judge(&capture).ruled_out.iter().any(|one| one.cause == "resets"));
+        let what = "resets sent are not counted (on_reset_sent: invalid func)".to_owned();
+        capture.unseen = vec![parshall_evidence::Unseen { what: what.clone(), causes: vec!["resets".to_owned()] }];
+        let report = judge(&capture);
+        assert!(!report.ruled_out.iter().any(|one| one.cause == "resets"), "{:?}", report.ruled_out);
+        assert!(
+            report.not_tested.iter().any(|one| one.cause == "resets" && one.why == what),
+            "{:?}",
+            report.not_tested
+        );
+        assert!(!report.ruled_out.is_empty());
+    }
 
     #[test]
     fn idle_is_healthy_and_nothing_is_no_evidence() {

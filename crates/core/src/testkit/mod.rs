@@ -38,6 +38,7 @@ pub fn empty_capture() -> Capture {
         window_ns: WINDOW_NS,
         rung: Rung::Btf,
         blind: Vec::new(),
+        unseen: Vec::new(),
         slices: Slices { count: 1, observed_ns: WINDOW_NS, events: 10_000, spans: vec![(0, WINDOW_NS)] },
         flows: Vec::new(),
         threads: Vec::new(),

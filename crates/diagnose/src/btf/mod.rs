@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
+use parshall_bpf::diagnose::features::Missing;
 use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
@@ -21,6 +22,7 @@ use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_core::units;
 use parshall_evidence::{
     CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot, ThreadRecord,
+    Unseen,
 };
 
 use super::cgroup;
@@ -315,7 +317,7 @@ impl Session {
 
     /// What could not be seen, a sentence each.
     fn blind(&self, resolved: &Resolved) -> Vec<String> {
-        let mut blind: Vec<String> = self.probes.missing().iter().map(|s| (*s).to_owned()).collect();
+        let mut blind: Vec<String> = self.probes.missing();
         if self.unsampled_cpus > 0 {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
@@ -413,6 +415,7 @@ impl Session {
             window_ns: self.end - self.begin,
             rung: Rung::Btf,
             blind,
+            unseen: unseen(&self.probes),
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
@@ -440,6 +443,12 @@ impl Session {
     }
 }
 
+/// What the kernel refused, by what cannot be ruled out without it.
+fn unseen(probes: &Probes) -> Vec<Unseen> {
+    let causes = |lost: &Missing| lost.causes.iter().map(|id| (*id).to_owned()).collect();
+    probes.lost().iter().map(|lost| Unseen { what: lost.to_string(), causes: causes(lost) }).collect()
+}
+
 /// The figures of the tracked sockets now: an account of 2 kB is kept of each at the end only.
 fn first_figures(probes: &mut Probes) -> anyhow::Result<HashMap<u64, TcpSnapshot>> {
     let (mut figures, hz) = (HashMap::new(), tick_hz());
@@ -462,6 +471,7 @@ fn config(resolved: &Resolved) -> Config {
         // Where there are too many for all, the room is for those that carry data.
         eager_flows: if resolved.sockets.len() > FLOWS_EAGER as usize { 0 } else { FLOWS_EAGER },
         without_children: !resolved.select.follows_children(),
+        ..Config::default()
     }
 }
 
@@ -559,4 +569,17 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
 
 fn reading(probes: &Probes) -> Reading {
     Reading { events: probes.counters().events, timed_ns: probes.timed_runs().0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_bpf::diagnose::features::SIGHTS;
+    use parshall_core::judge::cause::CAUSES;
+
+    #[test]
+    fn what_the_probes_lose_are_causes_that_exist() {
+        for id in SIGHTS.iter().flat_map(|sight| sight.causes) {
+            assert!(CAUSES.iter().any(|cause| cause.id == *id), "{id}");
+        }
+    }
 }

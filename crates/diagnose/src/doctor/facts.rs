@@ -44,6 +44,17 @@ impl Attempt {
     }
 }
 
+/// The outcome of loading and attaching the programs that an observation uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trial {
+    /// An observation finds out by itself.
+    NotTried,
+    /// It can be used; what it does not show, a sentence each with the kernel's reason.
+    Works(Vec<String>),
+    /// It cannot be used, with the kernel's reason.
+    Refused(String),
+}
+
 /// Where CPU quotas can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuControllers {
@@ -84,6 +95,10 @@ pub struct Facts {
     pub bpf_ring_buffer: Attempt,
     /// A BPF tracing program was loaded.
     pub bpf_program: Attempt,
+    /// The programs for kernels with BTF.
+    pub probes: Trial,
+    /// The programs for other kernels; only tried where those for BTF were refused.
+    pub classic: Trial,
     /// The JIT: 0 off, 1 on, 2 debug.
     pub bpf_jit: Option<i64>,
     /// A software counter was opened.
@@ -123,7 +138,12 @@ impl Facts {
 
     /// Major and minor kernel version.
     pub fn version(&self) -> Option<(u32, u32)> {
-        let mut numbers = self.kernel.as_deref()?.split(|c: char| !c.is_ascii_digit());
-        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+        version(self.kernel.as_deref()?)
     }
+}
+
+/// Major and minor version of a kernel's release.
+pub fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

@@ -3,19 +3,44 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use parshall_bpf::diagnose::Probes;
+use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
 use parshall_host::bounded_file;
 use parshall_host::mountinfo;
-use parshall_sys::perf_probe;
+use parshall_sys::{limits, perf_probe};
 
-use super::facts::{Attempt, CpuControllers, Facts};
+use super::facts::{Attempt, CpuControllers, Facts, Trial, version};
+use super::rules::MEMCG_KERNEL;
 
 /// Inode numbers of the initial namespaces (include/linux/proc_ns.h): PROC_USER_INIT_INO, PROC_PID_INIT_INO.
 const INITIAL_USER_NS: u64 = 0xEFFF_FFFD;
 const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
 
-/// Everything at once; takes a few milliseconds.
+/// Everything at once, with a trial of the probes: what an observation loads is loaded and attached, which takes a tenth of a second.
+pub fn gather_with_trial() -> Facts {
+    let mut facts = gather();
+    if facts.btf {
+        facts.probes = match Probes::trial() {
+            Ok(missing) => Trial::Works(missing.iter().map(ToString::to_string).collect()),
+            Err(error) => Trial::Refused(error.to_string()),
+        };
+    }
+    if !matches!(facts.probes, Trial::Works(_)) {
+        facts.classic = match Classic::trial() {
+            Ok(()) => Trial::Works(Vec::new()),
+            Err(error) => Trial::Refused(error.to_string()),
+        };
+    }
+    facts
+}
+
+/// Everything but a trial of the probes; takes a few milliseconds. Where the kernel counts BPF memory against the limit on locked
+/// memory, the limit is raised first.
 pub fn gather() -> Facts {
+    if version(&text("/proc/sys/kernel/osrelease").unwrap_or_default()).is_some_and(|v| v < MEMCG_KERNEL) {
+        limits::raise_locked_memory();
+    }
     let status = text("/proc/self/status").unwrap_or_default();
     let limits = text("/proc/self/limits").unwrap_or_default();
     let kernel = text("/proc/sys/kernel/osrelease");
@@ -34,12 +59,14 @@ pub fn gather() -> Facts {
             Tracefs::Mounted(path) => path.display().to_string(),
             Tracefs::Detached(_) => "not mounted; parshall mounts a private instance".to_owned(),
         }),
-        lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen),
+        lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen).or_else(locked_down),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
         bpf_map: attempt(perf_probe::bpf_map()),
         bpf_ring_buffer: attempt(perf_probe::bpf_ring_buffer()),
         bpf_program: attempt(perf_probe::bpf_tracing_program()),
+        probes: Trial::NotTried,
+        classic: Trial::NotTried,
         bpf_jit: number("/proc/sys/net/core/bpf_jit_enable"),
         software_counter: attempt(perf_probe::software_counter()),
         hardware_counter: attempt(perf_probe::hardware_counter()),
@@ -87,6 +114,14 @@ fn namespace(kind: &str) -> Option<u64> {
 /// The word in brackets of a line such as `none [integrity] confidentiality`.
 fn chosen(line: &str) -> Option<String> {
     line.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']')).map(str::to_owned)
+}
+
+/// Lockdown where securityfs is not mounted: `confidentiality` if the kernel was booted with it and refuses to show its memory, as it
+/// does only then. A kernel may have been built without lockdown, and ignore the parameter.
+fn locked_down() -> Option<String> {
+    let asked = text("/proc/cmdline")?.split_whitespace().any(|word| word == "lockdown=confidentiality");
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    (asked && fs::File::open("/proc/kcore").is_err_and(refused)).then(|| "confidentiality".to_owned())
 }
 
 /// CONFIG_HZ from the plain-text configurations that distributions install.

@@ -21,7 +21,7 @@ use crate::request::DoctorRequest;
 /// `parshall doctor`.
 pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
     let begun = SystemTime::now();
-    let findings = rules::examine(&gather::gather());
+    let findings = rules::examine(&gather::gather_with_trial());
     let page = match config.output.format {
         Format::Text => text::text(&findings, config.output.style),
         Format::Json => json::json(&findings, &origin(begun, findings.kernel.clone()))?,

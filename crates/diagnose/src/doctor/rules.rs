@@ -1,14 +1,14 @@
 //! Derives checks and a rung from facts, without access to the host.
 use parshall_evidence::Rung;
 
-use super::facts::{Attempt, Capability, Facts};
+use super::facts::{Attempt, Capability, Facts, Trial};
 
 /// The first version with ring buffers, typed tracepoints with sleepable iterators, and CAP_BPF.
 const BTF_KERNEL: (u32, u32) = (5, 8);
 /// One observation holds maps, programs, links and perf events: about 60 descriptors and one per CPU and probe.
 const FEW_FILES: u64 = 256;
 /// Before Linux 5.11 BPF memory counted against RLIMIT_MEMLOCK (since then against the memory cgroup).
-const MEMCG_KERNEL: (u32, u32) = (5, 11);
+pub(super) const MEMCG_KERNEL: (u32, u32) = (5, 11);
 /// Enough locked memory for the maps of one observation on such a kernel.
 const MEMLOCK_NEEDED: u64 = 64 << 20;
 
@@ -72,6 +72,7 @@ pub fn examine(facts: &Facts) -> Findings {
         btf(facts),
         bpf(facts),
         bpf_ring(facts),
+        probes(facts),
         lockdown(facts),
         unprivileged_bpf(facts),
         jit(facts),
@@ -108,8 +109,8 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
         if !facts.may_load_bpf() {
             no_bpf.insert(0, "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN".to_owned());
         }
-        if facts.lockdown.as_deref() == Some("confidentiality") {
-            no_bpf.push("the kernel is locked down (confidentiality)".to_owned());
+        if is_confidential(facts) {
+            no_bpf.push(LOCKED_DOWN.to_owned());
         }
         return (Rung::Procfs, no_bpf);
     }
@@ -118,7 +119,13 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
                    host's pid namespace (such as --pid=host)";
         return (Rung::Procfs, vec![why.to_owned()]);
     }
+    if is_confidential(facts) {
+        return (Rung::Procfs, vec![LOCKED_DOWN.to_owned()]);
+    }
     let mut no_btf = Vec::new();
+    if let Trial::Refused(why) = &facts.probes {
+        no_btf.push(why.clone());
+    }
     if !facts.btf {
         no_btf.push("/sys/kernel/btf/vmlinux cannot be read".to_owned());
     }
@@ -135,11 +142,23 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     if !facts.bpf_ring_buffer.works() {
         return (Rung::Procfs, no_btf);
     }
+    if let Trial::Refused(why) = &facts.classic {
+        no_btf.push(why.clone());
+        return (Rung::Procfs, no_btf);
+    }
     if facts.tracefs.is_some() {
         return (Rung::Tracepoint, no_btf);
     }
     no_btf.push("tracefs is not mounted or cannot be read, so classic tracepoints cannot be found either".to_owned());
     (Rung::Procfs, no_btf)
+}
+
+/// Why no program that reads the kernel's memory can be loaded.
+const LOCKED_DOWN: &str =
+    "the kernel is locked down (confidentiality) and refuses programs that read its memory, which all probes do";
+
+fn is_confidential(facts: &Facts) -> bool {
+    facts.lockdown.as_deref() == Some("confidentiality")
 }
 
 fn meaning(rung: Rung) -> &'static str {
@@ -268,6 +287,27 @@ fn bpf_ring(f: &Facts) -> Check {
         Attempt::Refused(why) => ok("bpf-ring-buffer", "BPF ring buffer", format!("refused: {why}"))
             .missing("the rungs btf and tracepoint need it")
             .remedy("Linux 5.8 or newer, and what `BPF programs` needs"),
+    }
+}
+
+/// The programs that an observation loads.
+fn probes(f: &Facts) -> Check {
+    let (id, name) = ("probes", "probes");
+    let remedy =
+        if is_confidential(f) { "boot with lockdown=integrity, or without lockdown" } else { "use a newer kernel" };
+    match (&f.probes, &f.classic) {
+        (Trial::Works(missing), _) if missing.is_empty() => ok(id, name, "all were loaded and attached"),
+        (Trial::Works(missing), _) => ok(id, name, format!("refused in part: {}", missing.join("; ")))
+            .limited("causes that need what is not seen are not tested")
+            .remedy(remedy),
+        (Trial::Refused(why), Trial::Works(_)) => {
+            ok(id, name, why.clone()).limited("flows are sampled, not timed event by event").remedy(remedy)
+        }
+        (Trial::NotTried, Trial::Works(_)) => ok(id, name, "those for kernels without BTF were loaded and attached"),
+        (Trial::Refused(why), _) | (_, Trial::Refused(why)) => {
+            ok(id, name, why.clone()).missing("no probes in the kernel: the rung is procfs").remedy(remedy)
+        }
+        (Trial::NotTried, Trial::NotTried) => ok(id, name, "not tried"),
     }
 }
 

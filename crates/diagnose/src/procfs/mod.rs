@@ -162,6 +162,7 @@ impl Observation {
             window_ns,
             rung: Rung::Procfs,
             blind,
+            unseen: Vec::new(),
             slices: Slices { count: 1, observed_ns: window_ns, events: samples, spans: vec![(0, window_ns)] },
             flows,
             threads,

@@ -285,6 +285,7 @@ impl Session {
             window_ns,
             rung: Rung::Tracepoint,
             blind,
+            unseen: Vec::new(),
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
@@ -331,7 +332,7 @@ impl Session {
                 "how much of the waiting for a CPU is throttling comes from the control group's counters".to_owned(),
             );
         }
-        blind.extend(self.classic.missing().iter().map(|s| (*s).to_owned()));
+        blind.extend(self.classic.missing());
         if self.unsampled_cpus > 0 {
             let n = self.unsampled_cpus;
             blind.push(format!("{n} CPUs could not be sampled: no stacks of running threads there"));

@@ -17,7 +17,7 @@ use super::sample;
 use super::syscall::call_flags;
 use super::thread::KSTACK_MAX;
 use crate::clock::monotonic_ns;
-use crate::load::unsignalled;
+use crate::load::{listening, reason, unsignalled};
 
 /// The generated skeleton of `classic.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// The kernel refused to load them.
     #[error("the kernel refused the classic probes: {0}")]
-    Load(#[source] libbpf_rs::Error),
+    Load(String),
     /// The kernel refused to attach one of them.
     #[error("the probe {name} could not be attached: {source}")]
     Attach {
@@ -208,8 +208,8 @@ impl Programs for ClassicPrograms {
     type Error = Error;
     shared_parts!();
 
-    fn missing(&self) -> &[&'static str] {
-        &self.layout.missing
+    fn missing(&self) -> Vec<String> {
+        self.layout.missing.iter().map(|what| (*what).to_owned()).collect()
     }
 
     fn attach_always(&self) -> Result<Vec<Link>, Error> {
@@ -244,6 +244,10 @@ impl ClassicPrograms {
     }
 }
 
+fn unloaded(error: libbpf_rs::Error) -> Error {
+    Error::Load(error.to_string())
+}
+
 impl Classic {
     /// Loads the programs for the layouts of this kernel; nothing is attached yet. With `follow_children`, child processes of the
     /// subject belong to it.
@@ -251,13 +255,27 @@ impl Classic {
         let layout = layout::read(&Tracefs::open().ok_or(Error::NoTracefs)?.path())?;
         // Leaked, so that the skeleton needs no lifetime: a page for each load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = ClassicSkelBuilder::default().open(object).map_err(Error::Load)?;
-        open.maps.sys_cells.set_map_flags(0).map_err(Error::Load)?;
+        let mut open = ClassicSkelBuilder::default().open(object).map_err(unloaded)?;
+        open.maps.sys_cells.set_map_flags(0).map_err(unloaded)?;
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.follow_children = follow_children.into();
         set_offsets(rodata, &layout.offsets);
-        let skel = unsignalled(|| open.load()).map_err(Error::Load)?;
-        Self::new(ClassicPrograms { skel, layout }).map_err(Error::Load)
+        let (loaded, heard) = listening(|| unsignalled(|| open.load()));
+        let why = |error: libbpf_rs::Error| match reason(&heard) {
+            Some((Some(program), reason)) => Error::Load(format!("{program}: {reason}")),
+            Some((None, reason)) => Error::Load(reason),
+            None => unloaded(error),
+        };
+        Self::new(ClassicPrograms { skel: loaded.map_err(why)?, layout }).map_err(unloaded)
+    }
+
+    /// Loads and attaches what an observation does. Nothing is observed.
+    pub fn trial() -> Result<(), Error> {
+        let mut classic = Self::load(true)?;
+        classic.attach_always()?;
+        classic.begin_slice()?;
+        classic.end_slice();
+        Ok(())
     }
 
     /// The number of the current or last slice.

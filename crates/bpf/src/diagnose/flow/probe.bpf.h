@@ -87,32 +87,24 @@ static __always_inline void derive(struct fields *f, u8 shutdown)
 	f->unread = unread > 0 ? unread : 0;
 }
 
-static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, struct fields *f)
+/* The timer that sends the next paced segment runs. */
+static __always_inline bool is_pacing(struct tcp_sock *tp)
 {
-	/* Read by a helper, because a typed load of a pointer makes the verifier search the whole BTF on every path. */
-	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
+	struct hrtimer___queued *timer = (struct hrtimer___queued *)&tp->pacing_timer;
 
-	f->write_seq = tp->write_seq;
-	f->snd_nxt = tp->snd_nxt;
-	f->snd_una = tp->snd_una;
-	f->snd_wnd = tp->snd_wnd;
-	f->mss = tp->mss_cache;
-	f->cwnd = tp->snd_cwnd;
-	f->packets_out = tp->packets_out;
-	f->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
-	f->rcv_nxt = tp->rcv_nxt;
-	f->copied = tp->copied_seq;
-	f->state = sk->__sk_common.skc_state;
-	f->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
-	f->pending = tp->inet_conn.icsk_pending;
-	f->nonagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
-	f->throttled = (sk->sk_tsq_flags >> TSQ_THROTTLED_BIT) & 1;
-	f->pacing = tp->pacing_timer.state & 1;
-	f->nospace = socket ? (BPF_CORE_READ(socket, flags) >> NOSPACE_BIT) & 1 : 0;
-	derive(f, sk->sk_shutdown);
+	return bpf_core_field_exists(tp->pacing_timer.state) ? tp->pacing_timer.state & 1 : timer->is_queued;
 }
 
-/* As load_fields(), from a pointer that the verifier does not trust. */
+static __always_inline bool is_pacing_probed(struct tcp_sock *tp)
+{
+	struct hrtimer___queued *timer = (struct hrtimer___queued *)__builtin_preserve_access_index(&tp->pacing_timer);
+
+	if (bpf_core_field_exists(tp->pacing_timer.state))
+		return BPF_CORE_READ(tp, pacing_timer.state) & 1;
+	return BPF_CORE_READ(timer, is_queued);
+}
+
+/* The fields, from a pointer that the verifier does not trust. */
 static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
 {
 	struct sock *sk = (struct sock *)tp;
@@ -134,16 +126,45 @@ static __always_inline void probe_fields(struct tcp_sock *tp, struct fields *f)
 	f->pending = BPF_CORE_READ(tp, inet_conn.icsk_pending);
 	f->nonagle = BPF_CORE_READ_BITFIELD_PROBED(tp, nonagle);
 	f->throttled = (BPF_CORE_READ(sk, sk_tsq_flags) >> TSQ_THROTTLED_BIT) & 1;
-	f->pacing = BPF_CORE_READ(tp, pacing_timer.state) & 1;
+	f->pacing = is_pacing_probed(tp);
 	f->nospace = socket ? (BPF_CORE_READ(socket, flags) >> NOSPACE_BIT) & 1 : 0;
 	derive(f, BPF_CORE_READ(sk, sk_shutdown));
+}
+
+static __always_inline void load_fields(struct sock *sk, struct tcp_sock *tp, struct fields *f)
+{
+#ifdef OLDER
+	probe_fields(tp, f);
+#else
+	/* Read by a helper, because a typed load of a pointer makes the verifier search the whole BTF on every path. */
+	struct socket *socket = BPF_CORE_READ(sk, sk_socket);
+
+	f->write_seq = tp->write_seq;
+	f->snd_nxt = tp->snd_nxt;
+	f->snd_una = tp->snd_una;
+	f->snd_wnd = tp->snd_wnd;
+	f->mss = tp->mss_cache;
+	f->cwnd = tp->snd_cwnd;
+	f->packets_out = tp->packets_out;
+	f->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
+	f->rcv_nxt = tp->rcv_nxt;
+	f->copied = tp->copied_seq;
+	f->state = sk->__sk_common.skc_state;
+	f->ca_state = BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
+	f->pending = tp->inet_conn.icsk_pending;
+	f->nonagle = BPF_CORE_READ_BITFIELD(tp, nonagle);
+	f->throttled = (sk->sk_tsq_flags >> TSQ_THROTTLED_BIT) & 1;
+	f->pacing = is_pacing(tp);
+	f->nospace = socket ? (BPF_CORE_READ(socket, flags) >> NOSPACE_BIT) & 1 : 0;
+	derive(f, sk->sk_shutdown);
+#endif
 }
 
 /*
  * Derives the flow state from the fields. The order of the tests is that of tcp_write_xmit() (net/ipv4/tcp_output.c). This is a
  * global function, as others here, so that the verifier checks it once and not along every path of its callers.
  */
-__noinline int classify(struct fields *f, int last_op)
+ONCE int classify(struct fields *f, int last_op)
 {
 	s32 room, need;
 
@@ -225,7 +246,7 @@ static __always_inline void close_run(struct flow *st)
 
 #define RUN_NONE 255
 
-__noinline int step(struct flow *st, struct fields *f, int s, int release, u64 t)
+ONCE int step(struct flow *st, struct fields *f, int s, int release, u64 t)
 {
 	bool moved;
 
@@ -252,8 +273,6 @@ __noinline int step(struct flow *st, struct fields *f, int s, int release, u64 t
 	return 0;
 }
 
-const volatile struct flow no_flow = {};
-
 static __always_inline void flow_init(struct flow *st, struct sock *sk, u64 now, bool passive)
 {
 	/* The structure is too large for the compiler's memset(). */
@@ -262,7 +281,7 @@ static __always_inline void flow_init(struct flow *st, struct sock *sk, u64 now,
 	st->begin = now;
 	st->run_state = RUN_NONE;
 	st->passive = passive;
-	st->cookie = bpf_get_socket_cookie(sk);
+	st->cookie = new_socket_id(sk);
 }
 
 static __always_inline void learn_timers(struct sock *sk)
@@ -271,11 +290,30 @@ static __always_inline void learn_timers(struct sock *sk)
 
 	if (write_fn)
 		return;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return;
-	delack_fn = (u64)tp->inet_conn.icsk_delack_timer.function;
-	write_fn = (u64)tp->inet_conn.icsk_retransmit_timer.function;
+	delack_fn = (u64)READ(tp, inet_conn.icsk_delack_timer.function);
+	if (bpf_core_field_exists(tp->inet_conn.icsk_retransmit_timer))
+		write_fn = (u64)READ(tp, inet_conn.icsk_retransmit_timer.function);
+	else
+		write_fn = (u64)READ((struct sock___timer *)sk, tcp_retransmit_timer.function);
+}
+
+/* The number of a listener's port, as `mptcp_ports` has it. */
+static __always_inline u64 port_number(struct sock *sk)
+{
+	return (u64)BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum) << 16 | READ(sk, __sk_common.skc_num);
+}
+
+static __always_inline void track_port(struct sock *sk)
+{
+	u64 key = port_number(sk);
+	u8 tracked = 1;
+
+	if (bpf_map_update_elem(&mptcp_ports, &key, &tracked, BPF_ANY))
+		count(CNT_UNTRACKED);
+	has_mptcp_ports = 1;
 }
 
 /* Begins to track a socket. The limit does not apply to listeners, because accepted sockets inherit the listener's storage. */
@@ -283,11 +321,11 @@ static __always_inline struct flow *track(struct sock *sk, bool passive)
 {
 	struct flow *st;
 
-	if (n_flows >= max_flows && sk->__sk_common.skc_state != LISTEN) {
+	if (n_flows >= max_flows && READ(sk, __sk_common.skc_state) != LISTEN) {
 		count(CNT_UNTRACKED_FLOWS);
 		return 0;
 	}
-	st = bpf_sk_storage_get(&flows, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	st = new_flow(sk);
 	if (!st) {
 		count(CNT_UNTRACKED_FLOWS);
 		return 0;
@@ -297,6 +335,10 @@ static __always_inline struct flow *track(struct sock *sk, bool passive)
 		flow_init(st, sk, bpf_ktime_get_ns(), passive);
 	}
 	learn_timers(sk);
+#ifdef OLDER
+	if (READ(sk, __sk_common.skc_state) == LISTEN)
+		track_port(sk);
+#endif
 	return st;
 }
 
@@ -304,7 +346,7 @@ static __always_inline struct flow *track(struct sock *sk, bool passive)
  * listener's storage, which is initialised here. */
 static __always_inline struct flow *flow_of(struct sock *sk)
 {
-	struct flow *st = bpf_sk_storage_get(&flows, sk, 0, 0);
+	struct flow *st = stored_flow(sk);
 	u8 followed;
 
 	if (st && st->sk != (u64)sk) {
@@ -336,7 +378,7 @@ static __always_inline struct flow *flow_of_call(struct sock *sk, u32 tgid)
 		return 0;
 	st = track(sk, false);
 	if (st)
-		st->late = sk->__sk_common.skc_state == ESTABLISHED || sk->__sk_common.skc_state == CLOSE_WAIT;
+		st->late = READ(sk, __sk_common.skc_state) == ESTABLISHED || READ(sk, __sk_common.skc_state) == CLOSE_WAIT;
 	return st;
 }
 
@@ -360,7 +402,7 @@ static __always_inline void flow_enter_slice(struct flow *st)
  * Accounts for the time up to an event. A retransmission timer is not an event here; it only leaves a mark. So after a long
  * interval the mark is looked up, and a timer that fired within the interval ends the run at the time of the timer.
  */
-__noinline int flow_event(struct flow *st, struct fields *f, int release, u64 now)
+ONCE int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 {
 	struct timer_mark *m;
 	u32 unread;
@@ -373,7 +415,7 @@ __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 no
 	unread = f->unread;
 	if (st->sends_in_row >= SENDS_OF_STREAM)
 		f->unread = 0;
-	s = classify(f, st->last_op);
+	s = FORGET(classify(f, st->last_op));
 
 	count(CNT_EVENTS);
 	if (now - st->last >= STALL_MIN_NS && release != RL_RTO_TIMER && release != RL_RETRANSMIT) {
@@ -394,7 +436,7 @@ __noinline int flow_event(struct flow *st, struct fields *f, int release, u64 no
  * with the receive, and the copied data counts as unread before. If no one owns the socket, a receive that waits for more data
  * (MSG_WAITALL) copied the data earlier, and nothing is done here.
  */
-static __always_inline void end_with_receive(struct sock *sk, struct flow *st, struct fields *f, u64 now)
+MERGED void end_with_receive(struct sock *sk, struct flow *st, struct fields *f, u64 now)
 {
 	u32 took = f->copied - st->copied;
 
@@ -411,7 +453,7 @@ static __always_inline void end_with_receive(struct sock *sk, struct flow *st, s
  * Notes the arrival of a segment with data. Data that a receive has copied and not reported yet (see above) arrived before it,
  * so the arrival of that data is saved in `recv_since`.
  */
-static __always_inline void note_arrival(struct flow *st, struct fields *f, u64 now)
+MERGED void note_arrival(struct flow *st, struct fields *f, u64 now)
 {
 	if (st->copied_gen == slice_gen && (s32)(f->copied - st->copied) > 0 && !st->recv_since)
 		st->recv_since = st->arrived;
@@ -437,7 +479,7 @@ static __always_inline u64 take_arrived(struct flow *st, struct fields *f)
 
 /* The release for a segment that arrives. After a long wait it checks whether a delayed-ACK timer caused the segment: the peer's
  * timer sent the ACK, or our timer sent the ACK that the peer's data waited for. */
-__noinline int rx_release(struct flow *st, int payload, u32 srtt_us, u64 now)
+ONCE int rx_release(struct flow *st, int payload, u32 srtt_us, u64 now)
 {
 	u64 key, *at, within = 2000000ULL + (u64)srtt_us * 250; /* srtt_us is 8 x srtt: 2 ms + 2 srtt */
 	struct end_key peer = {};
@@ -467,6 +509,7 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	struct tcp_sock *tp;
 	struct fields f;
 	u32 seq[2] = {};
+	int release;
 	u64 now;
 
 	if (!active)
@@ -474,7 +517,7 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	st = flow_of(sk);
 	if (!st)
 		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -485,12 +528,12 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	if (seq[0] != seq[1])
 		note_arrival(st, &f, now);
 	end_with_receive(sk, st, &f, now);
-	flow_event(st, &f, rx_release(st, seq[0] != seq[1], tp->srtt_us, now), now);
+	release = rx_release(st, seq[0] != seq[1], READ(tp, srtt_us), now);
+	flow_event(st, &f, FORGET(release), now);
 	return 0;
 }
 
-SEC("tp_btf/tcp_sendmsg_locked")
-int BPF_PROG(on_send_begin, struct sock *sk)
+static __always_inline int send_begins(struct sock *sk)
 {
 	struct flow *st;
 	struct tcp_sock *tp;
@@ -505,7 +548,7 @@ int BPF_PROG(on_send_begin, struct sock *sk)
 	flow_enter_slice(st);
 	if (st->in_send)
 		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	now = bpf_ktime_get_ns();
@@ -517,8 +560,20 @@ int BPF_PROG(on_send_begin, struct sock *sk)
 	return 0;
 }
 
-SEC("tp_btf/sock_send_length")
-int BPF_PROG(on_send_end, struct sock *sk, int ret)
+SEC("tp_btf/tcp_sendmsg_locked")
+int BPF_PROG(on_send_begin, struct sock *sk)
+{
+	return send_begins(sk);
+}
+
+/* Before 6.16. */
+SEC("fentry/tcp_sendmsg_locked")
+int BPF_PROG(on_sendmsg_locked, struct sock *sk)
+{
+	return send_begins(sk);
+}
+
+static __always_inline int send_ends(struct sock *sk, int ret)
 {
 	u64 id = bpf_get_current_pid_tgid(), now, since;
 	struct calls *c;
@@ -546,7 +601,7 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 			c->eagain++;
 		return 0;
 	}
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
@@ -580,6 +635,32 @@ int BPF_PROG(on_send_end, struct sock *sk, int ret)
 	return 0;
 }
 
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(on_send_end, struct sock *sk, int ret)
+{
+	return send_ends(sk, ret);
+}
+
+/* Before 6.3, in place of sock_send_length. */
+SEC("fexit/inet_sendmsg")
+int BPF_PROG(on_inet_sendmsg, struct socket *socket, struct msghdr *msg, unsigned long size, int ret)
+{
+	return send_ends(socket->sk, ret);
+}
+
+SEC("fexit/inet6_sendmsg")
+int BPF_PROG(on_inet6_sendmsg, struct socket *socket, struct msghdr *msg, unsigned long size, int ret)
+{
+	return send_ends(socket->sk, ret);
+}
+
+/* Until 6.4 sendfile() and splice() send in this way, and not by a message. */
+SEC("fexit/inet_sendpage")
+int BPF_PROG(on_inet_sendpage, struct socket *socket, void *page, int offset, unsigned long size, int flags, long ret)
+{
+	return send_ends(socket->sk, ret);
+}
+
 /* A call has taken `bytes` from the socket, of which `f` are the fields now. */
 static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes)
 {
@@ -600,8 +681,7 @@ static __always_inline void received(struct flow *st, struct fields *f, u64 id, 
 	st->calls.recv_bytes += bytes;
 }
 
-SEC("tp_btf/sock_recv_length")
-int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
+static __always_inline int receive_ends(struct sock *sk, int ret, int flags)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	struct flow *st;
@@ -624,13 +704,32 @@ int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
 			st->calls.eagain++;
 		return 0;
 	}
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
 	copy_received(sk, ret, f.unread != 0);
 	received(st, &f, id, ret);
 	return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(on_recv, struct sock *sk, int ret, int flags)
+{
+	return receive_ends(sk, ret, flags);
+}
+
+/* Before 6.3, in place of sock_recv_length. */
+SEC("fexit/inet_recvmsg")
+int BPF_PROG(on_inet_recvmsg, struct socket *socket, struct msghdr *msg, unsigned long size, int flags, int ret)
+{
+	return receive_ends(socket->sk, ret, flags);
+}
+
+SEC("fexit/inet6_recvmsg")
+int BPF_PROG(on_inet6_recvmsg, struct socket *socket, struct msghdr *msg, unsigned long size, int flags, int ret)
+{
+	return receive_ends(socket->sk, ret, flags);
 }
 
 /*
@@ -647,13 +746,13 @@ int BPF_PROG(on_splice, struct sock *sk)
 	struct flow *st;
 	u32 took;
 
-	if (!active || !call_is(task_syscall(bpf_get_current_task_btf()), CALL_SPLICES))
+	if (!active || !call_is(task_syscall(current_task()), CALL_SPLICES))
 		return 0;
 	st = flow_of_call(sk, id >> 32);
 	if (!st)
 		return 0;
 	flow_enter_slice(st);
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
@@ -677,7 +776,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	count_of(sk, st, NET_RETRANS);
 	if (!active)
 		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	flow_enter_slice(st);

@@ -12,10 +12,10 @@ struct {
 static __always_inline void fill_key(struct sock *sk, struct flow *st, struct flow_key *k)
 {
 	__builtin_memset(k, 0, sizeof(*k));
-	k->family = sk->__sk_common.skc_family;
-	k->sport = sk->__sk_common.skc_num;
-	k->dport = bpf_ntohs(sk->__sk_common.skc_dport);
-	k->state = sk->__sk_common.skc_state;
+	k->family = READ(sk, __sk_common.skc_family);
+	k->sport = READ(sk, __sk_common.skc_num);
+	k->dport = bpf_ntohs(READ(sk, __sk_common.skc_dport));
+	k->state = READ(sk, __sk_common.skc_state);
 	k->passive = st->passive;
 	k->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	fill_addresses(sk, k->saddr, k->daddr);
@@ -24,11 +24,11 @@ static __always_inline void fill_key(struct sock *sk, struct flow *st, struct fl
 /* As tcp_get_info_chrono_stats() (net/ipv4/tcp.c), in jiffies. */
 static __always_inline void fill_chrono(struct tcp_sock *tp, struct snapshot *s)
 {
-	u32 stat[3] = { tp->chrono_stat[0], tp->chrono_stat[1], tp->chrono_stat[2] };
-	u8 type = BPF_CORE_READ_BITFIELD(tp, chrono_type);
+	u32 stat[3] = { READ(tp, chrono_stat[0]), READ(tp, chrono_stat[1]), READ(tp, chrono_stat[2]) };
+	u8 type = READ_BITS(tp, chrono_type);
 
 	if (type >= 1 && type <= 3) {
-		u32 run = (u32)bpf_jiffies64() - tp->chrono_start;
+		u32 run = (u32)bpf_jiffies64() - READ(tp, chrono_start);
 
 		if (type == 1)
 			stat[0] += run;
@@ -49,33 +49,33 @@ static __always_inline void fill_snapshot(struct sock *sk, struct tcp_sock *tp, 
 	__builtin_memset(s, 0, sizeof(*s));
 	load_fields(sk, tp, &f);
 	s->at = now;
-	s->bytes_acked = tp->bytes_acked;
-	s->bytes_received = tp->bytes_received;
-	s->segs_out = tp->segs_out;
-	s->segs_in = tp->segs_in;
-	s->data_segs_out = tp->data_segs_out;
-	s->total_retrans = tp->total_retrans;
+	s->bytes_acked = READ(tp, bytes_acked);
+	s->bytes_received = READ(tp, bytes_received);
+	s->segs_out = READ(tp, segs_out);
+	s->segs_in = READ(tp, segs_in);
+	s->data_segs_out = READ(tp, data_segs_out);
+	s->total_retrans = READ(tp, total_retrans);
 	if (bpf_core_field_exists(tp->total_rto))
-		s->total_rto = tp->total_rto;
+		s->total_rto = READ(tp, total_rto);
 	fill_chrono(tp, s);
-	s->srtt_us = tp->srtt_us >> 3;
-	s->min_rtt_us = tp->rtt_min.s[0].v;
-	s->rto_j = tp->inet_conn.icsk_rto;
+	s->srtt_us = READ(tp, srtt_us) >> 3;
+	s->min_rtt_us = READ(tp, rtt_min.s[0].v);
+	s->rto_j = READ(tp, inet_conn.icsk_rto);
 	s->cwnd = f.cwnd;
-	s->ssthresh = tp->snd_ssthresh;
+	s->ssthresh = READ(tp, snd_ssthresh);
 	s->mss = f.mss;
 	s->snd_wnd = f.snd_wnd;
-	s->rcv_wnd = tp->rcv_wnd;
+	s->rcv_wnd = READ(tp, rcv_wnd);
 	s->packets_out = f.packets_out;
 	s->unsent = f.unsent;
 	s->unread = f.unread;
-	s->sndbuf = sk->sk_sndbuf;
-	s->rcvbuf = sk->sk_rcvbuf;
+	s->sndbuf = READ(sk, sk_sndbuf);
+	s->rcvbuf = READ(sk, sk_rcvbuf);
 	s->state = f.state;
 	s->ca_state = f.ca_state;
 	s->nonagle = f.nonagle;
-	s->userlocks = sk->sk_userlocks;
-	s->app_limited = BPF_CORE_READ_BITFIELD(tp, rate_app_limited);
+	s->userlocks = READ_BITS(sk, sk_userlocks);
+	s->app_limited = READ_BITS(tp, rate_app_limited);
 }
 
 /* Ends the open run at the end of a slice or of a socket. */
@@ -94,7 +94,7 @@ static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struc
 	 */
 	unseen = !st->last_op;
 	if (unseen)
-		st->last_op = (s32)(tp->lsndtime - tp->inet_conn.icsk_ack.lrcvtime) > 0 ? 2 : 1;
+		st->last_op = (s32)(READ(tp, lsndtime) - READ(tp, inet_conn.icsk_ack.lrcvtime)) > 0 ? 2 : 1;
 	flow_event(st, &f, release, at);
 	if (unseen)
 		st->last_op = 0;
@@ -103,39 +103,56 @@ static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struc
 	st->run_begin = st->last;
 }
 
-SEC("iter/bpf_sk_storage_map")
-int dump_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+/* Writes the ledger of a socket, which is ended before if a slice has ended. */
+static __always_inline int dump_flow(struct bpf_iter_meta *meta, struct sock *sk)
 {
-	struct sock *sk = ctx->sk;
 	struct flow_dump *d;
 	struct tcp_sock *tp;
 	struct flow *st;
 	u32 zero = 0;
+	u8 state;
 
-	if (!sk || !ctx->value)
-		return 0;
-	st = bpf_sk_storage_get(&flows, sk, 0, 0);
-	tp = bpf_skc_to_tcp_sock(sk);
+	st = stored_flow(sk);
+	tp = as_tcp(sk);
 	d = bpf_map_lookup_elem(&dump_scratch, &zero);
 	if (!st || !tp || !d || st->sk != (u64)sk)
 		return 0;
-	if (sk->__sk_common.skc_state == LISTEN || sk->__sk_common.skc_state == CLOSE)
+	state = READ(sk, __sk_common.skc_state);
+	if (state == LISTEN || state == CLOSE)
 		return 0;
 	if (cut_at)
 		cut_flow(sk, tp, st, RL_CUT, cut_at);
 	fill_key(sk, st, &d->key);
 	fill_snapshot(sk, tp, &d->snap, bpf_ktime_get_ns());
 	bpf_probe_read_kernel(&d->flow, sizeof(d->flow), st);
-	bpf_seq_write(ctx->meta->seq, d, sizeof(*d));
+	bpf_seq_write(meta->seq, d, sizeof(*d));
 	return 0;
 }
+
+#ifndef OLDER
+SEC("iter/bpf_sk_storage_map")
+int dump_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+
+	return sk && ctx->value ? dump_flow(ctx->meta, sk) : 0;
+}
+#else
+SEC("iter/bpf_map_elem")
+int dump_flows(struct bpf_iter__bpf_map_elem *ctx)
+{
+	u64 *key = ctx->key;
+
+	return key ? dump_flow(ctx->meta, (struct sock *)*key) : 0;
+}
+#endif
 
 /* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
 /* Whether the connection sent or received data lately. */
 static __always_inline bool carried_data(struct sock *sk)
 {
 	u32 now = (u32)bpf_jiffies64();
-	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct tcp_sock *tp = as_tcp(sk);
 
 	/* The SYN is acknowledged as one byte. */
 	if (!tp || (!BPF_CORE_READ(tp, bytes_received) && BPF_CORE_READ(tp, bytes_acked) <= 1))
@@ -144,13 +161,24 @@ static __always_inline bool carried_data(struct sock *sk)
 	       now - BPF_CORE_READ(tp, inet_conn.icsk_ack.lrcvtime) < recent_jiffies;
 }
 
+/* The socket behind a descriptor that the iterator found; 0 if it is none. */
+static __always_inline struct sock *socket_of(struct file *file)
+{
+#ifdef OLDER
+	return fd_kinds[(file_mode(file) >> 12) & 15] == FD_SOCKET ? file_sock(file) : 0;
+#else
+	struct socket *socket = (struct socket *)bpf_sock_from_file(file);
+
+	return socket ? socket->sk : 0;
+#endif
+}
+
 SEC("iter/task_file")
 int dump_owners(struct bpf_iter__task_file *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct file *file = ctx->file;
 	struct owner_rec o = {};
-	struct socket *socket;
 	struct flow *st;
 	struct sock *sk;
 	u8 scope;
@@ -160,21 +188,18 @@ int dump_owners(struct bpf_iter__task_file *ctx)
 	scope = subject_scope(task->tgid);
 	if (!scope)
 		return 0;
-	socket = (struct socket *)bpf_sock_from_file(file);
-	if (!socket)
-		return 0;
-	sk = socket->sk;
+	sk = socket_of(file);
 	if (sk && is_udp(sk) && (scope == SCOPE_ALL || port_matches(sk)))
 		track_udp(sk);
-	if (!sk || sk->sk_protocol != IPPROTO_TCP)
+	if (!sk || READ(sk, sk_protocol) != IPPROTO_TCP)
 		return 0;
-	if (sk->__sk_common.skc_family != AF_INET && sk->__sk_common.skc_family != AF_INET6)
+	if (READ(sk, __sk_common.skc_family) != AF_INET && READ(sk, __sk_common.skc_family) != AF_INET6)
 		return 0;
 	if (scope == SCOPE_PORT && !port_matches(sk))
 		return 0;
-	st = bpf_sk_storage_get(&flows, sk, 0, 0);
+	st = stored_flow(sk);
 	/* Beyond `eager_flows`, a connection is tracked at its first send or receive. So many idle connections cost nothing. */
-	if (!st && n_flows >= eager_flows && sk->__sk_common.skc_state != LISTEN && !carried_data(sk))
+	if (!st && n_flows >= eager_flows && READ(sk, __sk_common.skc_state) != LISTEN && !carried_data(sk))
 		return 0;
 	st = track(sk, false);
 	if (!st)
@@ -213,7 +238,7 @@ static __always_inline void emit_end(struct sock *sk, struct tcp_sock *tp, struc
 }
 
 /* Copies a cell if it has time. Returns false if there is no room. */
-__noinline int copy_cell(struct flow *st, struct short_flow_end_rec *r, u32 cell)
+ONCE int copy_cell(struct flow *st, struct short_flow_end_rec *r, u32 cell)
 {
 	u32 n;
 
@@ -232,7 +257,7 @@ __noinline int copy_cell(struct flow *st, struct short_flow_end_rec *r, u32 cell
 }
 
 /* Copies the cells of a flow state. The verifier checks each of these functions once, and not for each cell. */
-__noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r, u32 state)
+ONCE int copy_cells(struct flow *st, struct short_flow_end_rec *r, u32 state)
 {
 	int room = true;
 
@@ -244,9 +269,14 @@ __noinline int copy_cells(struct flow *st, struct short_flow_end_rec *r, u32 sta
 /* Returns false for a socket whose ledger has more cells than the short record. */
 static __always_inline bool emit_short_end(struct sock *sk, struct tcp_sock *tp, struct flow *st, u64 now)
 {
-	struct short_flow_end_rec *r = RESERVE(short_flow_end_rec);
+	struct short_flow_end_rec *r;
 	int room = true;
 
+#ifdef OLDER
+	/* Each of the 150 cells would be verified by itself. */
+	return false;
+#endif
+	r = RESERVE(short_flow_end_rec);
 	if (!r)
 		return true;
 	r->n_cells = 0;
@@ -263,27 +293,14 @@ static __always_inline bool emit_short_end(struct sock *sk, struct tcp_sock *tp,
 	return true;
 }
 
-/*
- * Ports on which the subject listens by MPTCP: network namespace << 16 | port. The sockets of the listener that the process holds and of
- * the one whose storage accepted sockets inherit are two, and only the first is found among its descriptors.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, u64);
-	__type(value, u8);
-} mptcp_ports SEC(".maps");
-
-/* Whether there is one. */
-u32 has_mptcp_ports = 0;
-
-static __always_inline bool accepted_by_mptcp(struct sock *sk)
+/* Whether the socket was accepted at a port of `mptcp_ports`. */
+static __always_inline bool accepted_at_port(struct sock *sk)
 {
 	u64 key;
 
 	if (!has_mptcp_ports)
 		return false;
-	key = (u64)BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum) << 16 | sk->__sk_common.skc_num;
+	key = port_number(sk);
 	return bpf_map_lookup_elem(&mptcp_ports, &key);
 }
 
@@ -308,7 +325,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		return 0;
 	}
 	st = flow_of(sk);
-	if (!st && oldstate == SYN_RECV && newstate == ESTABLISHED && accepted_by_mptcp(sk))
+	if (!st && oldstate == SYN_RECV && newstate == ESTABLISHED && accepted_at_port(sk))
 		st = track(sk, true);
 	if (!st)
 		return 0;
@@ -320,7 +337,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		return 0;
 	if (n_flows)
 		__sync_fetch_and_add(&n_flows, -1);
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	count_of(sk, st, NET_CLOSED);
@@ -329,6 +346,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		cut_flow(sk, tp, st, RL_CLOSE, now);
 	if (!emit_short_end(sk, tp, st, now))
 		emit_end(sk, tp, st, now);
+	drop_flow(sk);
 	return 0;
 }
 
@@ -397,6 +415,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	r->head.at = now;
 	fill_thread_dump(task, t, &r->dump, now);
 	SUBMIT(r);
+	drop_thread(task->pid);
 	return 0;
 }
 
@@ -408,5 +427,6 @@ int BPF_PROG(on_free, struct task_struct *task)
 	u32 tgid = task->pid;
 
 	bpf_map_delete_elem(&tgids, &tgid);
+	drop_thread(tgid);
 	return 0;
 }

@@ -14,7 +14,7 @@ int on_sample(void *ctx)
 	if (!r)
 		return 0;
 	take_sample(ctx, r, id);
-	r->nr = r->user ? -1 : task_syscall(bpf_get_current_task_btf());
+	r->nr = r->user ? -1 : task_syscall(current_task());
 	SUBMIT(r);
 	return 0;
 }

@@ -10,8 +10,8 @@ int BPF_PROG(on_stop_signal, int sig, void *info, struct task_struct *task)
 	/* SIGSTOP, and those of terminals: SIGTSTP, SIGTTIN, SIGTTOU. */
 	if (sig < SIGSTOP || sig > SIGTTOU || !subject_scope(task->tgid))
 		return 0;
-	sender = bpf_get_current_task_btf();
-	leader = untrusted_task(sender)->group_leader;
+	sender = current_task();
+	leader = READ(untrusted_task(sender), group_leader);
 	r = RESERVE(stop_signal_rec);
 	if (!r)
 		return 0;
@@ -20,7 +20,7 @@ int BPF_PROG(on_stop_signal, int sig, void *info, struct task_struct *task)
 	r->head.at = bpf_ktime_get_ns();
 	r->tgid = task->tgid;
 	r->signal = sig;
-	r->sender_tgid = sender->tgid;
+	r->sender_tgid = bpf_get_current_pid_tgid() >> 32;
 	r->pad = 0;
 	bpf_probe_read_kernel(r->sender_comm, sizeof(r->sender_comm), leader->comm);
 	SUBMIT(r);

@@ -4,7 +4,7 @@
 /* The current thread, if it belongs to the subject. If it had no event in this slice, it has run since the slice began. */
 static __always_inline struct thread *running_thread(void)
 {
-	struct thread *t = thread_of(bpf_get_current_task_btf());
+	struct thread *t = thread_of(current_task());
 
 	if (!t)
 		return 0;
@@ -83,7 +83,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
 	/* The kind is read on entry, because at the exit the descriptor may be closed or refer to another file. */
-	call_descriptor(bpf_get_current_task_btf(), regs, id, false, &fd);
+	call_descriptor(current_task(), regs, id, false, &fd);
 	t->sys_fd = fd.kind;
 	if (fd.kind == FD_TCP && call_is(id, CALL_SPLICES))
 		splice_seen = 1;

@@ -37,7 +37,7 @@ static __always_inline void thread_enter_slice(struct thread *t)
 	t->want_ustack = 0;
 }
 
-static __always_inline void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64 ns)
+MERGED void add_off(struct thread *t, u8 why, s32 nr, u8 fd, u64 ns)
 {
 	struct off_key key = { .tid = t->tid, .nr = nr, .fd = fd, .why = why };
 	struct off_value first = { .ns = ns, .count = 1 }, *v;
@@ -71,7 +71,7 @@ static __always_inline u32 log2_us(u64 ns)
 	return bucket;
 }
 
-static __always_inline void add_runq(struct thread *t, u64 ns)
+MERGED void add_runq(struct thread *t, u64 ns)
 {
 	u32 bucket = log2_us(ns);
 

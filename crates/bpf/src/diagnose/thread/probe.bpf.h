@@ -4,14 +4,9 @@
  * The system call and the file descriptor of a blocked interval are read from the thread's saved registers when it runs again.
  */
 
-static __always_inline struct thread *thread_of(struct task_struct *task)
-{
-	return bpf_task_storage_get(&threads, task, 0, 0);
-}
-
 static __always_inline struct thread *track_thread(struct task_struct *task)
 {
-	struct thread *t = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *t = new_thread(task);
 
 	if (!t) {
 		count(CNT_UNTRACKED);
@@ -21,7 +16,7 @@ static __always_inline struct thread *track_thread(struct task_struct *task)
 	if (!t->tid) {
 		t->gen = slice_gen;
 		t->since = bpf_ktime_get_ns();
-		t->state = task->on_cpu ? TS_ON : task->__state ? TS_BLOCKED : TS_RUNNABLE;
+		t->state = task->on_cpu ? TS_ON : task_state(task) ? TS_BLOCKED : TS_RUNNABLE;
 	}
 	t->tid = task->pid;
 	t->tgid = task->tgid;
@@ -50,11 +45,12 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 	s32 nr = task_syscall(task);
 	u8 state = t->state;
 	u64 woken = t->wake > t->since ? t->wake : 0, blocked, waited;
-	struct descriptor fd = { .number = -1 };
+	struct descriptor fd;
 	struct off_cpu_time o = { .fd = &fd, .end = now, .nr = nr, .prev_tid = prev_tid, .woken = woken != 0 };
 
 	if ((s64)(now - t->since) <= 0)
 		return;
+	no_descriptor(&fd);
 	/* The thread left the CPU before the slice. If it runs again without a wake-up within the slice, it was not asleep. */
 	if (state == TS_UNKNOWN)
 		state = woken || (cut && nr >= 0) ? TS_BLOCKED : TS_RUNNABLE;
@@ -119,7 +115,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		t->since = now;
 		t->n_wstack = 0;
 		t->wake = 0;
-		if (preempt || !prev->__state)
+		if (preempt || !task_state(prev))
 			t->state = is_throttled(prev) ? TS_THROTTLED : TS_RUNNABLE;
 		else
 			t->state = TS_BLOCKED;
@@ -154,20 +150,20 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	t->wake = now;
 	t->n_wstack = 0;
-	waker = bpf_get_current_task_btf();
+	waker = current_task();
 	t->why = sleep_reason(task);
 	t->waker_context = waker_context(waker);
-	t->waker_tid = waker->pid;
+	t->waker_tid = READ(waker, pid);
 	if (now - t->since < STALL_MIN_NS)
 		return 0;
-	__builtin_memcpy(t->waker_comm, waker->comm, sizeof(t->waker_comm));
-	note_waker(ctx, t, waker->pid, waker->tgid);
+	bpf_get_current_comm(t->waker_comm, sizeof(t->waker_comm));
+	note_waker(ctx, t, t->waker_tid, READ(waker, tgid));
 	return 0;
 }
 
 static __always_inline void copy_received(struct sock *sk, u32 len, bool left_over)
 {
-	struct thread *t = thread_of(bpf_get_current_task_btf());
+	struct thread *t = thread_of(current_task());
 
 	if (t)
 		add_copy_received(t, (u64)sk, len, left_over);
@@ -175,7 +171,7 @@ static __always_inline void copy_received(struct sock *sk, u32 len, bool left_ov
 
 static __always_inline void copy_sent(struct sock *sk, u32 len)
 {
-	struct thread *t = thread_of(bpf_get_current_task_btf());
+	struct thread *t = thread_of(current_task());
 
 	if (t)
 		add_copy_sent(t, (u64)sk, len);
@@ -203,7 +199,7 @@ static __always_inline void cut_thread(struct task_struct *task, struct thread *
 	if (at <= t->since)
 		return;
 	if (t->state == TS_UNKNOWN && !t->wake)
-		t->state = task->on_cpu ? TS_ON : task->__state ? TS_BLOCKED : TS_RUNNABLE;
+		t->state = task->on_cpu ? TS_ON : task_state(task) ? TS_BLOCKED : TS_RUNNABLE;
 	if (t->state == TS_ON)
 		add_on(t, at - t->since);
 	else

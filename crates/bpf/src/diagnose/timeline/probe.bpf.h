@@ -44,16 +44,16 @@ static __always_inline u8 waker_context(struct task_struct *waker)
 			return WAKER_HARDIRQ;
 		if (value & SOFTIRQ_OR_DISABLED)
 			return WAKER_SOFTIRQ;
-		if (waker->pid)
-			return waker->flags & PF_KTHREAD ? WAKER_KERNEL_THREAD : WAKER_THREAD;
+		if (READ(waker, pid))
+			return READ(waker, flags) & PF_KTHREAD ? WAKER_KERNEL_THREAD : WAKER_THREAD;
 	}
-	return waker->pid ? WAKER_UNKNOWN : WAKER_SOFTIRQ;
+	return READ(waker, pid) ? WAKER_UNKNOWN : WAKER_SOFTIRQ;
 }
 
 /* The reason of a sleep, for a task that is still asleep. */
 static __always_inline u8 sleep_reason(struct task_struct *task)
 {
-	u32 state = task->__state;
+	u32 state = task_state(task);
 
 	if (state & (TASK_STOPPED_BIT | TASK_TRACED_BIT | TASK_FROZEN_BIT))
 		return WHY_STOPPED;
@@ -76,7 +76,7 @@ struct off_cpu_time {
 	bool woken;
 };
 
-static __always_inline void emit_off_cpu(struct thread *t, struct off_cpu_time *o)
+MERGED void emit_off_cpu(struct thread *t, struct off_cpu_time *o)
 {
 	struct off_cpu_rec *r = RESERVE(off_cpu_rec);
 
@@ -130,7 +130,7 @@ static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64
  */
 static __always_inline void emit_accept(u32 fd)
 {
-	struct file *file = task_file(bpf_get_current_task_btf(), fd);
+	struct file *file = task_file(current_task(), fd);
 	struct sock *sk;
 
 	if (!file)
@@ -138,6 +138,6 @@ static __always_inline void emit_accept(u32 fd)
 	sk = file_sock(file);
 	if (sock_kind(sk) != FD_TCP)
 		return;
-	emit_call(BPF_CORE_READ(sk, __sk_common.skc_cookie.counter), bpf_get_current_pid_tgid(), OP_ACCEPT, 0,
+	emit_call(id_of_socket(sk), bpf_get_current_pid_tgid(), OP_ACCEPT, 0,
 		  bpf_ktime_get_ns(), 0);
 }

@@ -11,8 +11,10 @@ static __always_inline struct tcp_sock *timer_sock(struct timer_list *timer, boo
 
 	if (delack)
 		offset = bpf_core_field_offset(struct inet_connection_sock, icsk_delack_timer);
-	else
+	else if (bpf_core_field_exists(struct inet_connection_sock, icsk_retransmit_timer))
 		offset = bpf_core_field_offset(struct inet_connection_sock, icsk_retransmit_timer);
+	else
+		offset = bpf_core_field_offset(struct sock___timer, tcp_retransmit_timer);
 	return (struct tcp_sock *)((u64)timer - offset);
 }
 

@@ -5,46 +5,26 @@
  * requests and replies are paired by their order.
  */
 
-/* Arrival times that are kept per socket. If more datagrams are queued, a wait is counted from a later arrival. */
-#define UDP_ARRIVALS 16
-
-/* In socket storage, and only for sockets that are used in a slice. */
-struct udp_socket {
-	u64 cookie;
-	u64 arrived[UDP_ARRIVALS];
-	u32 arrivals;
-	u32 taken;
-	u32 queued_before; /* datagrams that were queued when the slice began */
-	u32 gen;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct udp_socket);
-} udp_sockets SEC(".maps");
-
 /* Set if the subject has UDP sockets. Only then user space attaches on_data_ready, which runs for every socket of the host. */
 u32 udp_seen = 0;
 
 static __always_inline bool is_udp(struct sock *sk)
 {
-	u16 family = sk->__sk_common.skc_family;
+	u16 family = READ(sk, __sk_common.skc_family);
 
-	return sk->sk_protocol == IPPROTO_UDP && sk->sk_type == SOCK_DGRAM && (family == AF_INET || family == AF_INET6);
+	return READ(sk, sk_protocol) == IPPROTO_UDP && READ(sk, sk_type) == SOCK_DGRAM && (family == AF_INET || family == AF_INET6);
 }
 
 static __always_inline struct udp_socket *track_udp(struct sock *sk)
 {
-	struct udp_socket *u = bpf_sk_storage_get(&udp_sockets, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct udp_socket *u = new_udp(sk);
 
 	if (!u) {
 		count(CNT_UNTRACKED_FLOWS);
 		return 0;
 	}
 	if (!u->cookie)
-		u->cookie = bpf_get_socket_cookie(sk);
+		u->cookie = new_socket_id(sk);
 	udp_seen = 1;
 	return u;
 }
@@ -62,21 +42,32 @@ static __always_inline void udp_enter_slice(struct sock *sk, struct udp_socket *
 	u->queued_before = queued > arriving ? queued - arriving : 0;
 }
 
-SEC("tp_btf/sk_data_ready")
-int BPF_PROG(on_data_ready, const struct sock *const_sk)
+static __always_inline int data_ready(struct sock *sk)
 {
-	struct sock *sk = (struct sock *)const_sk;
 	struct udp_socket *u;
 
 	if (!active || sk->sk_protocol != IPPROTO_UDP)
 		return 0;
-	u = bpf_sk_storage_get(&udp_sockets, sk, 0, 0);
+	u = stored_udp(sk);
 	if (!u)
 		return 0;
 	count(CNT_EVENTS);
 	udp_enter_slice(sk, u, 1);
 	u->arrived[u->arrivals++ % UDP_ARRIVALS] = bpf_ktime_get_ns();
 	return 0;
+}
+
+SEC("tp_btf/sk_data_ready")
+int BPF_PROG(on_data_ready, const struct sock *sk)
+{
+	return data_ready((struct sock *)sk);
+}
+
+/* Before 6.3. */
+SEC("fentry/sock_def_readable")
+int BPF_PROG(on_def_readable, struct sock *sk)
+{
+	return data_ready(sk);
 }
 
 /* The arrival time of the datagram that is received now. Datagrams are received in the order of their arrival. */
@@ -97,7 +88,7 @@ static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 {
 	u64 now = bpf_ktime_get_ns(), since = 0;
 	struct udp_call_rec *r;
-	struct udp_socket *u = bpf_sk_storage_get(&udp_sockets, sk, 0, 0);
+	struct udp_socket *u = stored_udp(sk);
 	u8 scope;
 
 	if (!u) {
@@ -120,7 +111,7 @@ static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 	r->family = sk->__sk_common.skc_family;
 	r->sport = sk->__sk_common.skc_num;
 	r->dport = bpf_ntohs(sk->__sk_common.skc_dport);
-	r->bound = !!(sk->sk_userlocks & BINDPORT_LOCK);
+	r->bound = !!(BPF_CORE_READ_BITFIELD(sk, sk_userlocks) & BINDPORT_LOCK);
 	r->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	r->pad = 0;
 	r->pad2 = 0;

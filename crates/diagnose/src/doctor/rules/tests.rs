@@ -1,5 +1,5 @@
 //! The rules on other hosts: without root, without BTF, locked down, in a container, with an old kernel.
-use super::super::facts::CpuControllers;
+use super::super::facts::{CpuControllers, Trial};
 use super::super::{json, text};
 use super::*;
 use parshall_host::output::TextStyle;
@@ -21,6 +21,8 @@ fn full() -> Facts {
         bpf_map: Attempt::Works,
         bpf_ring_buffer: Attempt::Works,
         bpf_program: Attempt::Works,
+        probes: Trial::Works(Vec::new()),
+        classic: Trial::NotTried,
         bpf_jit: Some(1),
         software_counter: Attempt::Works,
         hardware_counter: Attempt::Works,
@@ -128,6 +130,38 @@ fn locked_down() {
     assert!(findings.why_not_higher.iter().any(|w| w.contains("locked down")));
     assert_eq!(state(&findings, "lockdown"), State::Missing);
     assert_eq!(state(&examine(&Facts { lockdown: Some("integrity".into()), ..full() }), "lockdown"), State::Ok);
+}
+
+#[test]
+fn lockdown_is_the_reason_also_where_programs_that_read_nothing_are_loaded() {
+    let why = "on_switch: unknown func bpf_probe_read_kernel".to_owned();
+    let facts = Facts { lockdown: Some("confidentiality".into()), probes: Trial::Refused(why), ..full() };
+    let findings = examine(&facts);
+    assert_eq!(findings.rung, Rung::Procfs);
+    assert!(findings.why_not_higher[0].contains("locked down"), "{:?}", findings.why_not_higher);
+    assert!(findings.checks.iter().find(|c| c.id == "probes").unwrap().remedy.as_deref().unwrap().contains("lockdown"));
+}
+
+#[test]
+fn the_rung_is_the_one_whose_programs_the_kernel_takes() {
+    let why = "sends are not seen (on_send_end: this kernel has no tracepoint sock_send_length)".to_owned();
+    let facts = Facts { probes: Trial::Refused(why.clone()), classic: Trial::Works(Vec::new()), ..full() };
+    let findings = examine(&facts);
+    assert_eq!((findings.rung, &findings.why_not_higher), (Rung::Tracepoint, &vec![why.clone()]));
+    assert_eq!(state(&findings, "probes"), State::Limited);
+    let neither = Facts { classic: Trial::Refused("tracefs is not mounted".into()), ..facts };
+    let findings = examine(&neither);
+    assert_eq!((findings.rung, findings.why_not_higher.len()), (Rung::Procfs, 2));
+    assert_eq!(state(&findings, "probes"), State::Missing);
+}
+
+#[test]
+fn a_program_that_is_refused_is_named_and_leaves_the_rung() {
+    let lost = "TCP's timers are not seen (on_timer: invalid func)".to_owned();
+    let findings = examine(&Facts { probes: Trial::Works(vec![lost.clone()]), ..full() });
+    assert_eq!(findings.rung, Rung::Btf);
+    let probes = findings.checks.iter().find(|c| c.id == "probes").unwrap();
+    assert!(probes.state == State::Limited && probes.seen.contains(&lost), "{probes:?}");
 }
 
 #[test]

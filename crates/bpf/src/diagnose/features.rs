@@ -1,0 +1,290 @@
+//! What each program of the btf object needs of the kernel, which other program replaces it where the kernel lacks that, and what
+//! is lost where none does. This is the only list of these; which programs to load follows from it.
+//!
+//! Features that the programs find by themselves when they are loaded (fields and types that come and go) are beside their use in C:
+//! `kernel.h` names the versions.
+
+/// What a program is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// A typed tracepoint.
+    Tracepoint(&'static str),
+    /// The begin of a kernel function (fentry).
+    Entry(&'static str),
+    /// The end of a kernel function (fexit).
+    Exit(&'static str),
+    /// An iterator over the kernel's objects.
+    Iterator(&'static str),
+    /// A perf event.
+    Clock,
+}
+
+impl Hook {
+    /// It is a function of the kernel.
+    pub fn is_function(self) -> bool {
+        matches!(self, Hook::Entry(_) | Hook::Exit(_))
+    }
+
+    /// The section of the object that the program is in.
+    pub fn section(self) -> String {
+        match self {
+            Hook::Tracepoint(name) => format!("tp_btf/{name}"),
+            Hook::Entry(name) => format!("fentry/{name}"),
+            Hook::Exit(name) => format!("fexit/{name}"),
+            Hook::Iterator(name) => format!("iter/{name}"),
+            Hook::Clock => "perf_event".to_owned(),
+        }
+    }
+}
+
+/// A program and what it is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program {
+    /// Its name in the object.
+    pub name: &'static str,
+    /// What it is attached to.
+    pub hook: Hook,
+    /// The first version of Linux that has the hook.
+    pub since: &'static str,
+}
+
+/// Something to observe, by the first of its programs that the kernel takes.
+#[derive(Debug)]
+pub struct Sight {
+    /// The programs, the best first.
+    pub programs: &'static [Program],
+    /// What is not observed without it, a sentence.
+    pub lost: &'static str,
+    /// Without it time would be put to the wrong account, so there is no rung `btf`.
+    pub essential: bool,
+    /// Causes that cannot be ruled out without it.
+    pub causes: &'static [&'static str],
+}
+
+const fn tracepoint(name: &'static str, tracepoint: &'static str, since: &'static str) -> Program {
+    Program { name, hook: Hook::Tracepoint(tracepoint), since }
+}
+
+const fn iterator(name: &'static str, over: &'static str, since: &'static str) -> Program {
+    Program { name, hook: Hook::Iterator(over), since }
+}
+
+const fn essential(programs: &'static [Program], lost: &'static str) -> Sight {
+    Sight { programs, lost, essential: true, causes: &[] }
+}
+
+const fn detail(programs: &'static [Program], lost: &'static str, causes: &'static [&'static str]) -> Sight {
+    Sight { programs, lost, essential: false, causes }
+}
+
+const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
+const RECEIVE_LENGTH: Program = tracepoint("on_recv", "sock_recv_length", "6.3");
+
+const fn exit(name: &'static str, function: &'static str) -> Program {
+    Program { name, hook: Hook::Exit(function), since: "5.5" }
+}
+
+/// All that the btf object observes.
+pub const SIGHTS: &[Sight] = &[
+    essential(&[tracepoint("on_switch", "sched_switch", "5.5")], "when threads leave the CPU is not seen"),
+    essential(&[tracepoint("on_waking", "sched_waking", "5.5")], "what wakes threads is not seen"),
+    essential(&[tracepoint("on_segment", "tcp_probe", "5.5")], "the arrival of data and ACKs is not seen"),
+    essential(&[SEND_LENGTH, exit("on_inet_sendmsg", "inet_sendmsg")], "sends are not seen"),
+    essential(&[RECEIVE_LENGTH, exit("on_inet_recvmsg", "inet_recvmsg")], "receives are not seen"),
+    essential(
+        &[tracepoint("on_state", "inet_sock_set_state", "5.5")],
+        "the begin and the end of connections are not seen",
+    ),
+    essential(&[iterator("dump_flows", "bpf_sk_storage_map", "5.9")], "the ledgers of connections cannot be read"),
+    essential(&[iterator("dump_owners", "task_file", "5.8")], "the open connections of processes are not found"),
+    essential(&[iterator("dump_threads", "task", "5.8")], "the ledgers of threads cannot be read"),
+    detail(&[SEND_LENGTH, exit("on_inet6_sendmsg", "inet6_sendmsg")], "sends by IPv6 are not seen", OF_CALLS),
+    detail(&[RECEIVE_LENGTH, exit("on_inet6_recvmsg", "inet6_recvmsg")], "receives by IPv6 are not seen", OF_CALLS),
+    detail(
+        &[SEND_LENGTH, exit("on_inet_sendpage", "inet_sendpage")],
+        "what sendfile() and splice() send is not seen",
+        &[],
+    ),
+    detail(
+        &[
+            tracepoint("on_send_begin", "tcp_sendmsg_locked", "6.16"),
+            Program { name: "on_sendmsg_locked", hook: Hook::Entry("tcp_sendmsg_locked"), since: "5.5" },
+        ],
+        "when a send begins is not seen: time before a long send may be counted as in flight",
+        &[],
+    ),
+    detail(
+        &[
+            tracepoint("on_data_ready", "sk_data_ready", "6.3"),
+            Program { name: "on_def_readable", hook: Hook::Entry("sock_def_readable"), since: "5.5" },
+        ],
+        "when datagrams arrive is not seen",
+        &[],
+    ),
+    detail(
+        &[tracepoint("on_splice", "tcp_rcv_space_adjust", "5.5")],
+        "what splice() takes from TCP sockets is not seen",
+        &[],
+    ),
+    detail(
+        &[tracepoint("on_timer", "timer_expire_entry", "5.5")],
+        "TCP's timers are not seen",
+        &["nagle-delayed-ack", "retransmission-timeout"],
+    ),
+    detail(
+        &[tracepoint("on_retransmit", "tcp_retransmit_skb", "5.5")],
+        "retransmissions are not seen one by one",
+        &["packet-loss", "retransmission-timeout", "pmtu-black-hole"],
+    ),
+    detail(&[tracepoint("on_reset_sent", "tcp_send_reset", "5.5")], "resets sent are not counted", &["resets"]),
+    detail(
+        &[tracepoint("on_reset_received", "tcp_receive_reset", "5.5")],
+        "resets received are not counted",
+        &["resets"],
+    ),
+    detail(&[tracepoint("on_sys_enter", "sys_enter", "5.5")], "system calls are not counted", OF_SYSTEM_CALLS),
+    detail(&[tracepoint("on_sys_exit", "sys_exit", "5.5")], "system calls and accepts are not seen", OF_SYSTEM_CALLS),
+    detail(
+        &[Program { name: "on_sample", hook: Hook::Clock, since: "5.5" }],
+        "no stacks of running threads",
+        &["user-cpu-bound", "kernel-cpu-bound", "handshake-per-request"],
+    ),
+    detail(&[tracepoint("on_new_task", "task_newtask", "5.5")], "new threads and child processes are seen late", &[]),
+    detail(&[tracepoint("on_exit", "sched_process_exit", "5.5")], "the ledgers of threads that end are not read", &[]),
+    detail(&[tracepoint("on_free", "sched_process_free", "5.5")], "processes that ended take up room", &[]),
+    detail(
+        &[tracepoint("on_stop_signal", "signal_generate", "5.5")],
+        "who stops a process is not seen",
+        &["process-stopped"],
+    ),
+];
+
+/// Causes that are found in single calls.
+const OF_CALLS: &[&str] =
+    &["nagle-delayed-ack", "nagle-hold", "cork-held", "serial-protocol", "slow-reader", "blocking-downstream-call"];
+
+/// Causes that are found in the counts of system calls.
+const OF_SYSTEM_CALLS: &[&str] = &["small-copy-buffer", "blocking-log-write", "workers-exhausted"];
+
+/// A program that the kernel, or libbpf on its behalf, did not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// Its name in the object; `probes` for all at once.
+    pub program: String,
+    /// The reason, one line.
+    pub reason: String,
+}
+
+/// Something that is not observed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What was refused, the best program first.
+    pub refused: Vec<Refused>,
+    /// What is not observed, a sentence.
+    pub lost: &'static str,
+    /// There is no rung `btf` without it.
+    pub essential: bool,
+    /// Causes that cannot be ruled out.
+    pub causes: &'static [&'static str],
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let reasons: Vec<String> = self.refused.iter().map(|one| format!("{}: {}", one.program, one.reason)).collect();
+        write!(f, "{} ({})", self.lost, reasons.join("; "))
+    }
+}
+
+/// The programs to load where those of `refused` cannot be: of each sight the first that is left.
+pub fn chosen(refused: &[Refused]) -> Vec<Program> {
+    let mut chosen: Vec<Program> = Vec::new();
+    for program in SIGHTS.iter().filter_map(|sight| first_left(sight, refused)) {
+        if !chosen.contains(&program) {
+            chosen.push(program);
+        }
+    }
+    chosen
+}
+
+/// What the programs `loaded` but for those of `refused` do not observe.
+pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
+    let is_refused = |program: &Program| refused.iter().any(|one| one.program == program.name);
+    let is_had = |sight: &&Sight| sight.programs.iter().any(|one| loaded.contains(one) && !is_refused(one));
+    let lost = SIGHTS.iter().filter(|sight| !is_had(sight));
+    let reasons = |sight: &Sight| {
+        let of = |program: &Program| refused.iter().find(|one| one.program == program.name).cloned();
+        sight.programs.iter().filter_map(of).collect()
+    };
+    let missing = lost.map(|sight| Missing {
+        refused: reasons(sight),
+        lost: sight.lost,
+        essential: sight.essential,
+        causes: sight.causes,
+    });
+    missing.collect()
+}
+
+/// All tracepoints that the list names.
+pub fn tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SIGHTS.iter().flat_map(|sight| sight.programs).filter_map(|program| match program.hook {
+        Hook::Tracepoint(name) => Some((program.name, name)),
+        _ => None,
+    })
+}
+
+fn first_left(sight: &Sight, refused: &[Refused]) -> Option<Program> {
+    let left = |program: &&Program| !refused.iter().any(|one| one.program == program.name);
+    sight.programs.iter().find(left).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without(names: &[&str]) -> Vec<Refused> {
+        names.iter().map(|name| Refused { program: (*name).to_owned(), reason: "no such hook".to_owned() }).collect()
+    }
+
+    fn lost(names: &[&str]) -> Vec<Missing> {
+        let refused = without(names);
+        missing(&chosen(&refused), &refused)
+    }
+
+    fn names(refused: &[Refused]) -> Vec<&'static str> {
+        chosen(refused).iter().map(|program| program.name).collect()
+    }
+
+    #[test]
+    fn the_best_program_of_each_sight_is_loaded_once() {
+        let best = names(&[]);
+        assert_eq!(best.iter().filter(|name| **name == "on_send_end").count(), 1);
+        assert!(!best.contains(&"on_inet_sendmsg") && !best.contains(&"on_sendmsg_locked"), "{best:?}");
+        assert_eq!(lost(&[]), []);
+    }
+
+    #[test]
+    fn a_program_that_is_refused_is_replaced() {
+        let refused = without(&["on_send_end", "on_recv", "on_send_begin", "on_data_ready"]);
+        let left = names(&refused);
+        for name in ["on_inet_sendmsg", "on_inet6_sendmsg", "on_inet_sendpage", "on_inet_recvmsg", "on_inet6_recvmsg"] {
+            assert!(left.contains(&name), "{name} of {left:?}");
+        }
+        assert!(left.contains(&"on_sendmsg_locked") && left.contains(&"on_def_readable"));
+        assert_eq!(lost(&["on_send_end", "on_recv", "on_send_begin", "on_data_ready"]), []);
+    }
+
+    #[test]
+    fn what_nothing_replaces_is_lost_with_the_kernels_reason() {
+        let timers = lost(&["on_timer"]);
+        assert_eq!(timers.len(), 1);
+        assert!(!timers[0].essential && timers[0].causes.contains(&"nagle-delayed-ack"));
+        assert_eq!(timers[0].to_string(), "TCP's timers are not seen (on_timer: no such hook)");
+        assert!(lost(&["on_recv", "on_inet_recvmsg"]).iter().any(|lost| lost.essential));
+    }
+
+    #[test]
+    fn a_program_that_was_not_loaded_replaces_none_that_could_not_be_attached() {
+        let lost = missing(&chosen(&[]), &without(&["on_recv"]));
+        assert!(lost.iter().any(|lost| lost.essential), "{lost:?}");
+    }
+}
