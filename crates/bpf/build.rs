@@ -39,12 +39,16 @@ fn main() {
         ("src/sockets/iter.bpf.c", "socket_iter"),
         ("src/sockets/owners.bpf.c", "socket_owners"),
         ("src/sockets/walk.bpf.c", "walk"),
+        ("src/sockets/walk.bpf.c", "walk_copies"),
     ];
     for (source, name) in objects {
         let mut args = args.clone();
         if name == "loss" {
             // It counts with an instruction that returns the old value (Linux 5.12); TCX is younger still.
             args.push("-mcpu=v3".into());
+        }
+        if name == "walk_copies" {
+            args.push("-DWALK_COPIES".into());
         }
         SkeletonBuilder::new()
             .source(root.join(source))
@@ -65,7 +69,7 @@ fn main() {
         format!("&{names:?}")
     };
     std::fs::write(out.join("type_names.rs"), names(&["probes", "older/probes"])).expect("OUT_DIR is writable");
-    let of_sockets = names(&["socket_iter", "socket_owners"]);
+    let of_sockets = names(&["socket_closes", "socket_iter", "socket_owners", "walk_copies"]);
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
 }
 
@@ -102,7 +106,7 @@ fn layout<'a>(skeleton: &'a str, section: &str) -> &'a str {
     &skeleton[start..start + end]
 }
 
-/// Structures that the iterators over sockets and the pass over descriptors follow pointers to.
+/// Structures that programs with trusted pointers follow others to (follow.bpf.h).
 const FOLLOWED: &[&str] = &[
     "cgroup",
     "hlist_head",

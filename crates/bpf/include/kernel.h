@@ -32,6 +32,12 @@ typedef __s64 s64;
 #define IPPROTO_MPTCP 262
 #define SOCK_STREAM 1
 
+/* Of sock_cgroup_data.val: is_data and no_refcnt. */
+#define CGROUP_FLAGS 3
+/* The id of the root of the control groups. */
+#define CGROUP_ROOT_ID 1
+
+#define S_IFMT 0170000
 #define S_IFSOCK 0140000
 #define S_IFREG 0100000
 #define S_IFBLK 0060000
@@ -177,11 +183,20 @@ struct inet_bind2_bucket {
 	struct hlist_head owners;
 };
 
+/* Before 6.8 the owners of a port are here. */
+struct inet_bind_bucket {
+	struct hlist_node node;
+	struct hlist_head owners;
+};
+
 struct inet_hashinfo {
 	struct inet_ehash_bucket *ehash;
 	unsigned int ehash_mask;
+	struct inet_bind_hashbucket *bhash;
 	struct inet_bind_hashbucket *bhash2;
 	unsigned int bhash_size;
+	/* Before 5.19. */
+	struct inet_listen_hashbucket listening_hash[32];
 	unsigned int lhash2_mask;
 	struct inet_listen_hashbucket *lhash2;
 	bool pernet;
@@ -213,6 +228,11 @@ struct netns_unix {
 	struct unix_table table;
 };
 
+/* From 5.17 to 6.0. */
+struct netns_ipv4___row {
+	struct inet_timewait_death_row *tcp_death_row;
+};
+
 struct net {
 	struct list_head list;
 	struct ns_common ns;
@@ -224,7 +244,14 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct proto {
+	union {
+		struct udp_table *udp_table;
+	} h;
+};
+
 struct sock_common {
+	struct proto *skc_prot;
 	u64 skc_addrpair;
 	u32 skc_portpair;
 	__be32 skc_daddr;
@@ -258,6 +285,11 @@ struct cgroup {
 struct sock_cgroup_data {
 	struct cgroup *cgroup;
 	u32 classid;
+};
+
+/* Before 5.15: a control group, or the numbers of the classic network controllers if one of the flags is set. */
+struct sock_cgroup_data___shared {
+	u64 val;
 };
 
 struct numa_drop_counters {
@@ -563,6 +595,8 @@ struct mptcp_pm_data___subflows {
 
 struct mptcp_sock {
 	struct inet_connection_sock sk;
+	u64 write_seq;
+	u64 ack_seq;
 	u64 bytes_sent;
 	u64 bytes_received;
 	u64 bytes_retrans;
@@ -580,8 +614,18 @@ struct sockaddr_un {
 	char sun_path[108];
 };
 
+struct dentry {
+	struct inode *d_inode;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
 struct unix_address {
 	int len;
+	/* Before 5.17. */
+	unsigned int hash;
 	struct sockaddr_un name[0];
 };
 
@@ -589,6 +633,7 @@ struct unix_sock {
 	struct sock sk;
 	struct unix_address *addr;
 	struct sock *peer;
+	struct path path;
 	int inq_len;
 };
 

@@ -4,6 +4,59 @@
  * is read in blocks of buckets. The heads of a block are read together, so that their cache misses overlap.
  */
 
+/* The table of connections of a namespace. */
+static __always_inline u64 hashinfo_of(const struct net *net)
+{
+	const struct netns_ipv4___row *ipv4;
+	const struct inet_timewait_death_row *row;
+
+	if (bpf_core_field_exists(net->ipv4.tcp_death_row.hashinfo))
+		return number_of(SOCKET_READ(net, ipv4.tcp_death_row.hashinfo));
+	ipv4 = SOCKET_AT(netns_ipv4___row, (u64)net + bpf_core_field_offset(struct net, ipv4));
+	row = SOCKET_AT(inet_timewait_death_row, SOCKET_READ(ipv4, tcp_death_row));
+	return number_of(SOCKET_READ(row, hashinfo));
+}
+
+/* Whether this is the address of a network namespace. */
+static __always_inline bool is_net(u64 address)
+{
+	const struct net *net = SOCKET_AT(net, address);
+
+	return number_of(SOCKET_READ(net, ns.ops)) == job.ns_ops;
+}
+
+/* The inode of the file that a UNIX socket is bound to. */
+static __always_inline u64 unix_file_inode(const struct unix_sock *u)
+{
+	const struct dentry *dentry = SOCKET_AT(dentry, SOCKET_READ(u, path.dentry));
+	const struct inode *inode = SOCKET_AT(inode, SOCKET_READ(dentry, d_inode));
+
+	return SOCKET_READ(inode, i_ino);
+}
+
+/* The bucket of a UNIX socket in the table of all namespaces (net/unix/af_unix.c before 6.0): by its name, or if it has none, by
+ * its address. */
+static __always_inline u32 unix_bucket(u64 address, const struct sock_common *c)
+{
+	const struct unix_sock *u = SOCKET_AT(unix_sock, address);
+	const struct unix_address *name;
+	u64 hash = address;
+
+	/* Since 5.17 the socket has the number. */
+	if (c->skc_hash || !bpf_core_field_exists(((struct unix_address *)0)->hash))
+		return c->skc_hash;
+	name = SOCKET_AT(unix_address, SOCKET_READ(u, addr));
+	if (!name) {
+		hash ^= hash >> 16;
+		hash ^= hash >> 8;
+		return UNIX_BUCKETS / 2 + hash % (UNIX_BUCKETS / 2);
+	}
+	hash = SOCKET_READ(name, hash);
+	if (hash < UNIX_BUCKETS / 2)
+		return hash;
+	return unix_file_inode(u) & (UNIX_BUCKETS / 2 - 1);
+}
+
 /* The bucket is complete: keeps its records and counts. */
 static __always_inline void commit(void)
 {
@@ -143,15 +196,19 @@ __noinline int restart_bucket(void)
 /* Reads the MPTCP connection whose first subflow this TCP socket is. */
 static __always_inline int take_its_mptcp(u64 address)
 {
-	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	const struct sock_common *c = SOCKET_AT(sock_common, address);
+	u8 state;
 
-	if (job.kinds & KIND_MPTCP && c->skc_state != TIME_WAIT && c->skc_state != NEW_SYN_RECV && in_current_part(address))
+	if (!(job.kinds & KIND_MPTCP))
+		return TAKEN;
+	state = SOCKET_READ(c, skc_state);
+	if (state != TIME_WAIT && state != NEW_SYN_RECV && in_current_part(address))
 		return take_mptcp(address);
 	return TAKEN;
 }
 
 /* Reads one listener. The end marker of the chain has the number of the bucket. */
-static long on_listener_node(u32 step, void *unused)
+STEP(on_listener_node)
 {
 	u64 node = at.node, address, next;
 	const struct sock_common *c;
@@ -165,11 +222,11 @@ static long on_listener_node(u32 step, void *unused)
 	if (++at.length > CHAIN_MAX)
 		return cut_bucket() != 0;
 	address = node - bpf_core_field_offset(struct sock_common, skc_nulls_node);
-	c = SOCKET_FOLLOW(sock_common, address);
+	c = SOCKET_AT(sock_common, address);
 	before = identity_of(address);
 	if (take_tcp(address, 0) == RECORDS_FULL || take_its_mptcp(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number_of(c->skc_nulls_node.next);
+	next = number_of(SOCKET_READ(c, skc_nulls_node.next));
 	if (!same_identity(before, identity_of(address)))
 		return restart_bucket() != 0;
 	at.node = next;
@@ -177,7 +234,7 @@ static long on_listener_node(u32 step, void *unused)
 }
 
 /* Reads one UDP socket. A socket that is removed from the chain keeps its next pointer (RCU). */
-static long on_udp_node(u32 step, void *unused)
+STEP(on_udp_node)
 {
 	u64 node = at.node, address, next;
 	const struct sock_common *c;
@@ -188,11 +245,11 @@ static long on_udp_node(u32 step, void *unused)
 	if (++at.length > CHAIN_MAX)
 		return cut_bucket() != 0;
 	address = node - bpf_core_field_offset(struct sock_common, skc_node);
-	c = SOCKET_FOLLOW(sock_common, address);
+	c = SOCKET_AT(sock_common, address);
 	before = identity_of(address);
 	if (take_udp(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number_of(c->skc_node.next);
+	next = number_of(SOCKET_READ(c, skc_node.next));
 	if (!same_identity(before, identity_of(address)))
 		return restart_bucket() != 0;
 	at.node = next;
@@ -200,12 +257,18 @@ static long on_udp_node(u32 step, void *unused)
 }
 
 /* Whether a node is still a UNIX socket of this bucket. UNIX sockets are freed without queued for RCU readers. */
-static __always_inline bool is_unix(const struct sock_common *c)
+static __always_inline bool is_unix(u64 address)
 {
-	return c->skc_node.pprev && c->skc_family == AF_UNIX && c->skc_hash == at.bucket && number_of(c->skc_net.net) == at.net;
+	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+
+	if (!c->skc_node.pprev || c->skc_family != AF_UNIX)
+		return false;
+	if (!at.net)
+		return unix_bucket(address, c) == at.bucket && is_net(number_of(c->skc_net.net));
+	return c->skc_hash == at.bucket && number_of(c->skc_net.net) == at.net;
 }
 
-static long on_unix_node(u32 step, void *unused)
+STEP(on_unix_node)
 {
 	u64 node = at.node, address, next;
 	const struct sock_common *c;
@@ -215,13 +278,13 @@ static long on_unix_node(u32 step, void *unused)
 	if (++at.length > CHAIN_MAX)
 		return cut_bucket() != 0;
 	address = node - bpf_core_field_offset(struct sock_common, skc_node);
-	c = SOCKET_FOLLOW(sock_common, address);
-	if (!is_unix(c))
+	c = SOCKET_AT(sock_common, address);
+	if (!is_unix(address))
 		return restart_bucket() != 0;
 	if (take_unix(address) == RECORDS_FULL)
 		return full_bucket() != 0;
-	next = number_of(c->skc_node.next);
-	if (!is_unix(c))
+	next = number_of(SOCKET_READ(c, skc_node.next));
+	if (!is_unix(address))
 		return restart_bucket() != 0;
 	at.node = next;
 	return 0;
@@ -256,31 +319,32 @@ __noinline int next_block(void)
 	{                                                                    \
 		int next = next_block();                                     \
                                                                              \
-		if (!next)                                                   \
-			bpf_loop(BLOCK *(CHAIN_MAX + 2), step, NULL, 0);     \
+		if (!next) {                                                 \
+			LONG_LOOP(BLOCK *(CHAIN_MAX + 2), step);             \
+		}                                                            \
 		return next == 1;                                            \
 	}
 
-static long on_listener_block(u32 step, void *unused) BLOCK_OF(on_listener_node)
+STEP(on_listener_block) BLOCK_OF(on_listener_node)
 
-__noinline int read_listener_table(void)
+TABLE_LOOP int read_listener_table(void)
 {
-	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_listener_block, NULL, 0);
+	LOOP(BUCKETS_PER_RUN / BLOCK + 1, on_listener_block);
 	return 0;
 }
 
-static long on_udp_block(u32 step, void *unused) BLOCK_OF(on_udp_node)
+STEP(on_udp_block) BLOCK_OF(on_udp_node)
 
-__noinline int read_udp_table(void)
+TABLE_LOOP int read_udp_table(void)
 {
-	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_udp_block, NULL, 0);
+	LOOP(BUCKETS_PER_RUN / BLOCK + 1, on_udp_block);
 	return 0;
 }
 
-static long on_unix_block(u32 step, void *unused) BLOCK_OF(on_unix_node)
+STEP(on_unix_block) BLOCK_OF(on_unix_node)
 
-__noinline int read_unix_table(void)
+TABLE_LOOP int read_unix_table(void)
 {
-	bpf_loop(BUCKETS_PER_RUN / BLOCK + 1, on_unix_block, NULL, 0);
+	LOOP(BUCKETS_PER_RUN / BLOCK + 1, on_unix_block);
 	return 0;
 }

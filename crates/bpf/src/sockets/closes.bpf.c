@@ -8,6 +8,7 @@
  * never became a socket (NEW_SYN_RECV) has no counters and is not reported. A socket that connects again after its end is
  * reported for each connection. The socket is locked during the call, so the counters are consistent.
  */
+#include "sockets/follow.bpf.h"
 #include "sockets/read.bpf.h"
 #include <bpf/bpf_tracing.h>
 
@@ -98,7 +99,7 @@ int BPF_PROG(on_close, struct sock *sk, int oldstate, int newstate)
 	}
 	__builtin_memset(r, 0, sizeof(*r));
 	socket_reader_begin(&reader);
-	read_common(r, c);
+	read_common(r, c, (u64)c);
 	read_tcp(r, tp, oldstate, wanted_groups, &reader);
 	r->local_port = local;
 	r->record_flags = SOCKET_FLAG_CLOSED;

@@ -10,6 +10,7 @@ use libbpf_rs::{Link, OpenObject, RingBuffer, RingBufferBuilder};
 use parshall_evidence::socket::{Selection, SocketRecord};
 
 use super::record;
+use crate::kernel_types::{self, KernelTypes};
 use crate::load::{refused, unsignalled};
 
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -64,9 +65,12 @@ impl Closes {
         let ring_bytes = ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
         // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
         let storage: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = SocketClosesSkelBuilder::default().open(storage)?;
+        let types = super::kernel_types();
+        let path = types.and_then(KernelTypes::path);
+        let mut open = SocketClosesSkelBuilder::default().open_opts(kernel_types::options(path.as_ref()), storage)?;
         open.maps.ring.set_max_entries(ring_bytes)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
+        constants.followed_ids.iter_mut().zip(types.map_or(&[][..], KernelTypes::ids)).for_each(|(to, id)| *to = *id);
         let tick = super::Tick::of_kernel();
         (constants.socket_tick_hz, constants.socket_tick_us, constants.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
         constants.wake_bytes = u64::from(ring_bytes / 8);

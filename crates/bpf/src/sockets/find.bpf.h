@@ -50,6 +50,7 @@ struct {
 	u32 prefetched;
 } search = {};
 
+#ifndef SOCKET_COPIES
 /*
  * Prefetches the cache line of an address, so that the CPU waits for many lines at once. BPF has no prefetch instruction; a
  * load whose value is not used has the same effect.
@@ -76,10 +77,11 @@ __noinline int prefetch_nodes(u32 left)
 	}
 	return 0;
 }
+#endif
 
 /* Moves one node along all chains that have not ended. The loop has no branch on the node that was just loaded, which would
  * have to wait for the load. */
-static long on_step(u32 step, void *unused)
+STEP(on_step)
 {
 	u32 zero = 0, i, left = search.active, count = job.found, still = 0;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
@@ -91,7 +93,9 @@ static long on_step(u32 step, void *unused)
 		search.batch_full = 1;
 		return 1;
 	}
+#ifndef SOCKET_COPIES
 	prefetch_nodes(left);
+#endif
 	for (i = 0; i < WIDTH; i++) {
 		u64 node, place, next, end;
 
@@ -141,7 +145,7 @@ static __always_inline u32 read_block_heads(void)
 }
 
 /* Searches the next block of buckets. A block in which a socket moved to another chain is searched again. */
-static long on_find_block(u32 step, void *unused)
+STEP(on_find_block)
 {
 	if (!begin_block(WIDTH))
 		return 1;
@@ -149,7 +153,7 @@ static long on_find_block(u32 step, void *unused)
 	search.moved = 0;
 	search.batch_full = 0;
 	search.active = read_block_heads();
-	bpf_loop(CHAIN_MAX, on_step, NULL, 0);
+	LONG_LOOP(CHAIN_MAX, on_step);
 	if (search.batch_full && search.first) {
 		/* The block goes to the next batch. */
 		job.found = search.first;
@@ -179,7 +183,7 @@ __noinline int find_table(void)
 	if (!job.found)
 		job.first_bucket = job.bucket;
 	search.tries = 0;
-	bpf_loop(BUCKETS_PER_RUN / WIDTH + 1, on_find_block, NULL, 0);
+	LOOP(BUCKETS_PER_RUN / WIDTH + 1, on_find_block);
 	job.end_bucket = job.bucket;
 	job.buckets = at.total;
 	if (!at.stop && job.found) {
@@ -189,6 +193,8 @@ __noinline int find_table(void)
 	return 0;
 }
 
+/* A copy reads a socket's lines one after the other, which the CPU prefetches by itself. */
+#ifndef SOCKET_COPIES
 #define LINE 64
 
 #define LINE_OF(type, field) (1ull << (bpf_core_field_offset(struct type, field) / LINE & 63))
@@ -291,17 +297,37 @@ __noinline int prefetch_block(u32 first)
 	return 0;
 }
 
+/* Prefetches the next connection of the batch, or several. */
+static __always_inline void prefetch_found(u32 next, u64 address)
+{
+	if (n_prefetched > PREFETCH_MAX) {
+		prefetch(address);
+	} else if (next >= search.prefetched) {
+		prefetch_block(next);
+		search.prefetched = next + PREFETCH_MAX;
+	}
+}
+#else
+static __always_inline void plan_prefetch(void)
+{
+}
+
+static __always_inline void prefetch_found(u32 next, u64 address)
+{
+}
+#endif
+
 /*
  * Whether this memory is a connection in the batch's table, in one of the batch's buckets. The memory may have been reused
  * since. Only a socket has a pointer to a network namespace at that offset.
  */
 static __always_inline bool is_in_batch(const struct sock_common *c, struct identity identity)
 {
-	const struct net *net = SOCKET_FOLLOW(net, identity.net);
+	const struct net *net = SOCKET_AT(net, identity.net);
 	u32 bucket = c->skc_hash & (job.buckets - 1);
 
 	return c->skc_nulls_node.pprev && bucket >= job.first_bucket && bucket < job.end_bucket &&
-	       number_of(net->ns.ops) == job.ns_ops && number_of(net->ipv4.tcp_death_row.hashinfo) == job.table;
+	       number_of(SOCKET_READ(net, ns.ops)) == job.ns_ops && hashinfo_of(net) == job.table;
 }
 
 /* Reads one connection if it still exists. Discards the records if the socket was replaced during the read. */
@@ -326,7 +352,7 @@ static __always_inline int take_found(u64 address)
 }
 
 /* Reads the next connection of the batch. */
-static long on_found(u32 step, void *unused)
+STEP(on_found)
 {
 	u32 zero = 0, next = job.next_found;
 	struct found *all = bpf_map_lookup_elem(&found, &zero);
@@ -336,12 +362,7 @@ static long on_found(u32 step, void *unused)
 	if (!all || next >= job.found)
 		return 1;
 	address = all->addresses[next & (FOUND - 1)];
-	if (n_prefetched > PREFETCH_MAX) {
-		prefetch(address);
-	} else if (next >= search.prefetched) {
-		prefetch_block(next);
-		search.prefetched = next + PREFETCH_MAX;
-	}
+	prefetch_found(next, address);
 	taken = take_found(address);
 	if (taken == RECORDS_FULL)
 		return 1;
@@ -361,7 +382,7 @@ __noinline int read_found(void)
 {
 	plan_prefetch();
 	search.prefetched = 0;
-	bpf_loop(READ_MAX, on_found, NULL, 0);
+	LONG_LOOP(READ_MAX, on_found);
 	return 0;
 }
 

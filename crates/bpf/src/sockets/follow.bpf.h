@@ -1,23 +1,43 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * SOCKET_FOLLOW for an object that is opened with reduced BTF. In reduced BTF the types have other ids, but bpf_rdonly_cast()
- * takes the ids of the kernel's BTF. So user space looks up these ids and stores them in `followed_ids` before it loads the
- * object. They are read-only data, which the verifier treats as constants.
+ * How a program that begins with trusted pointers follows others: by bpf_rdonly_cast() if the kernel has it (Linux 6.2), else by
+ * copies. The verifier removes the branches of the other kind.
+ *
+ * The object is opened with reduced BTF. There the types have other ids, but bpf_rdonly_cast() takes the ids of the kernel's BTF.
+ * So user space looks up these ids and stores them in `followed_ids` before it loads the object. They are read-only data, which
+ * the verifier treats as constants.
  *
  * Each use costs one more load than a constant in the instruction. walk.bpf.c reads most sockets and uses the full BTF instead.
  */
 #ifndef PARSHALL_SOCKETS_FOLLOW_H
 #define PARSHALL_SOCKETS_FOLLOW_H
 
-#include <linux/types.h>
+#include "kernel.h"
 #include "followed.h"
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 
 /* A load through the result returns zero if the memory is not mapped any more. Since Linux 6.2. */
 extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym __weak;
 
 const volatile __u32 followed_ids[FOLLOWED_TYPES] = {};
 
-#define SOCKET_FOLLOW(type, pointer) ((struct type *)bpf_rdonly_cast((const void *)(pointer), followed_ids[FOLLOWED_##type]))
+#define SOCKET_CASTS bpf_ksym_exists(bpf_rdonly_cast)
+#define SOCKET_CAST(type, pointer) ((struct type *)bpf_rdonly_cast((const void *)(pointer), followed_ids[FOLLOWED_##type]))
+
+/* A structure of which few fields are read, by SOCKET_READ. */
+#define SOCKET_AT(type, pointer) (SOCKET_CASTS ? SOCKET_CAST(type, pointer) : (struct type *)(pointer))
+#define SOCKET_READ(pointer, field)                                                             \
+	({                                                                                      \
+		typeof(((void)0, (pointer)->field)) value_ = 0;                                          \
+                                                                                                \
+		if (SOCKET_CASTS)                                                               \
+			value_ = (pointer)->field;                                              \
+		else                                                                            \
+			bpf_core_read((void *)&value_, sizeof(value_), &(pointer)->field);      \
+		value_;                                                                         \
+	})
+/* The kernel holds the lock of the sockets that such programs read. */
+#define SOCKET_AGAIN(c_type, followed, address, field) (*(const volatile c_type *)&(followed)->field)
 
 #endif

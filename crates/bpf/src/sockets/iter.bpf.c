@@ -23,6 +23,7 @@ u64 filtered;
 u64 unknown;
 
 /* Only one iterator is read at a time. */
+u64 connection_copy[1024];
 struct socket_record record;
 struct socket_reader reader;
 struct {
@@ -74,20 +75,28 @@ static __noinline int dump_connection(struct seq_file *seq, struct tcp_sock *tp)
 
 	if (!context || !bpf_core_type_exists(struct mptcp_sock))
 		return 0;
-	context = SOCKET_FOLLOW(mptcp_subflow_context, context);
-	connection = (u64)context->conn;
-	before = (u64)context->node.prev;
+	context = SOCKET_AT(mptcp_subflow_context, context);
+	connection = (u64)SOCKET_READ(context, conn);
+	before = (u64)SOCKET_READ(context, node.prev);
 	if (!connection || before != connection + bpf_core_field_offset(struct mptcp_sock, conn_list))
 		return 0;
-	msk = SOCKET_FOLLOW(mptcp_sock, connection);
+	if (SOCKET_CASTS) {
+		msk = SOCKET_CAST(mptcp_sock, connection);
+	} else {
+		bpf_probe_read_kernel(connection_copy, bpf_core_type_size(struct mptcp_sock), (const void *)connection);
+		msk = (void *)connection_copy;
+	}
 	state = msk->sk.icsk_inet.sk.__sk_common.skc_state;
 	if (!state_wanted(state))
 		return 0;
 	__builtin_memset(&record, 0, sizeof(record));
-	read_common(&record, &msk->sk.icsk_inet.sk.__sk_common);
+	read_common(&record, &msk->sk.icsk_inet.sk.__sk_common, connection);
 	read_mptcp(&record, msk, state, wanted_groups);
 	return bpf_seq_write(seq, &record, sizeof(record)) != 0;
 }
+
+/* Since 5.12, as the newer helper, an iterator can give a socket a cookie. Before, it reports the cookie of one that has one. */
+#define MAKES_COOKIES bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_check_mtu)
 
 SEC("iter/tcp")
 int dump_tcp(struct bpf_iter__tcp *ctx)
@@ -113,7 +122,7 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 	if (tw) {
 		if (!state_wanted(tw->tw_sk.tw_substate))
 			return 0;
-		read_common(&record, c);
+		read_common(&record, c, (u64)c);
 		read_time_wait(&record, &tw->tw_sk, wanted_groups, &reader);
 		goto write;
 	}
@@ -121,7 +130,7 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 		return 0;
 	request = bpf_skc_to_tcp_request_sock(c);
 	if (request) {
-		read_common(&record, c);
+		read_common(&record, c, (u64)c);
 		read_request(&record, &request->req, wanted_groups, &reader);
 		goto write;
 	}
@@ -129,10 +138,11 @@ int dump_tcp(struct bpf_iter__tcp *ctx)
 		unknown++;
 		return 0;
 	}
-	read_common(&record, c);
+	read_common(&record, c, (u64)c);
 	read_tcp(&record, tp, state, wanted_groups, &reader);
 write:
-	record.cookie = bpf_get_socket_cookie(c);
+	if (MAKES_COOKIES)
+		record.cookie = bpf_get_socket_cookie(c);
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }
@@ -145,9 +155,10 @@ int dump_udp(struct bpf_iter__udp *ctx)
 	if (!udp || !state_wanted(udp->inet.sk.__sk_common.skc_state))
 		return 0;
 	__builtin_memset(&record, 0, sizeof(record));
-	read_common(&record, &udp->inet.sk.__sk_common);
+	read_common(&record, &udp->inet.sk.__sk_common, (u64)udp);
 	read_udp(&record, udp, wanted_groups);
-	record.cookie = bpf_get_socket_cookie(udp);
+	if (MAKES_COOKIES)
+		record.cookie = bpf_get_socket_cookie(udp);
 	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;
 }
@@ -163,12 +174,12 @@ static __always_inline u32 unix_rqueue_bytes(struct unix_sock *un)
 	if (type == SOCK_STREAM && bpf_core_field_exists(un->inq_len))
 		return un->inq_len;
 	for (i = 0; i < 16 && next && next != end; i++) {
-		struct sk_buff *skb = SOCKET_FOLLOW(sk_buff, next);
+		const struct sk_buff *skb = SOCKET_AT(sk_buff, next);
 
-		bytes += skb->len;
+		bytes += SOCKET_READ(skb, len);
 		if (type == SOCK_DGRAM)
 			break;
-		next = (u64)skb->next;
+		next = (u64)SOCKET_READ(skb, next);
 	}
 	return bytes;
 }
@@ -221,8 +232,8 @@ int dump_unix(struct bpf_iter__unix *ctx)
 		return 0;
 	__builtin_memset(&named, 0, sizeof(named));
 	r->address = (u64)un;
-	r->cookie = bpf_get_socket_cookie(un);
-	r->netns = SOCKET_FOLLOW(net, sk->__sk_common.skc_net.net)->ns.inum;
+	r->cookie = MAKES_COOKIES ? bpf_get_socket_cookie(un) : (u64)sk->__sk_common.skc_cookie.counter;
+	r->netns = SOCKET_READ(SOCKET_AT(net, sk->__sk_common.skc_net.net), ns.inum);
 	r->family = AF_UNIX;
 	r->state = sk->__sk_common.skc_state;
 	r->sock_type = sk->sk_type;
@@ -238,7 +249,7 @@ int dump_unix(struct bpf_iter__unix *ctx)
 	if (wanted_groups & SOCKET_GROUP_UNIX) {
 		peer = un->peer;
 		if (peer)
-			r->peer_inode = read_inode(SOCKET_FOLLOW(sock, peer));
+			r->peer_inode = inode_at((u64)peer);
 		length = read_unix_name(un, named.name);
 		r->name_len = length;
 		if (length && length <= NAME_MOST) {

@@ -7,8 +7,9 @@ pub mod iter;
 pub mod owners;
 mod rest;
 pub mod walk;
+mod walk_builds;
 
-pub use walk::{Walk, WalkError};
+pub use walk::{Means, Walk, WalkError};
 
 use std::sync::OnceLock;
 

@@ -9,9 +9,6 @@
  * Nearly all of the time is cache misses on files and sockets, one after the other. So the next files of a table, and then
  * what they point to, are prefetched: the CPU then waits for many cache lines at once.
  */
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
 #include "sockets/follow.bpf.h"
 
 struct entry {
@@ -82,7 +79,7 @@ u64 next_files[PREFETCHED];
 /* Reads any word, as the head of a list. */
 static __always_inline u64 word_at(u64 address)
 {
-	u64 value = (u64)SOCKET_FOLLOW(hlist_head, address)->first;
+	u64 value = (u64)SOCKET_CAST(hlist_head, address)->first;
 
 	asm volatile("" : "+r"(value));
 	return value;
@@ -123,6 +120,9 @@ static __noinline int prefetch(struct task_struct *task, u32 fd, u64 socket_ops)
 	return 0;
 }
 
+/* Linux 5.11. */
+#define SOCKET_FROM_FILE bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_sock_from_file)
+
 SEC("iter/task_file")
 int owners(struct bpf_iter__task_file *ctx)
 {
@@ -137,12 +137,19 @@ int owners(struct bpf_iter__task_file *ctx)
 
 	if (!task || !file)
 		return 0;
-	socket = (void *)bpf_sock_from_file(file);
+	if (SOCKET_FROM_FILE) {
+		socket = (void *)bpf_sock_from_file(file);
+	} else {
+		/* This kernel also lists the threads that share the table of their leader. */
+		if (task->pid != task->tgid && task->files == task->group_leader->files)
+			return 0;
+		socket = (file->f_inode->i_mode & S_IFMT) == S_IFSOCK ? file->private_data : NULL;
+	}
 	if (!socket)
 		return 0;
 	if (bpf_ksym_exists(bpf_rdonly_cast) && (prefetched_pid != task->pid || ctx->fd >= prefetched_until))
 		prefetch(task, ctx->fd, (u64)((struct file___ops *)file)->f_op);
-	entry.address = (u64)socket->sk;
+	entry.address = SOCKET_FROM_FILE ? (u64)socket->sk : (u64)BPF_CORE_READ(socket, sk);
 	if (!entry.address)
 		return 0;
 	entry.inode = (u32)file->f_inode->i_ino;

@@ -4,9 +4,9 @@
  * record first. The values are those that inet_diag reports for the same socket (net/ipv4/inet_diag.c, tcp_get_info() of
  * net/ipv4/tcp.c, sk_get_meminfo() of net/core/sock.c), but the socket's lock is not taken here.
  *
- * A pointer argument is a trusted pointer of an iterator or tracepoint, or a result of bpf_rdonly_cast(). A pointer that is
- * read from such an object is dereferenced through SOCKET_FOLLOW. User space sets the socket_tick_... constants before it loads
- * the object.
+ * A pointer argument is a trusted pointer of an iterator or tracepoint, or a result of SOCKET_FOLLOW. A pointer that is read
+ * from such an object is followed as the includer's header says: cast.bpf.h, follow.bpf.h or copy.bpf.h. User space sets the
+ * socket_tick_... constants before it loads the object.
  */
 #ifndef PARSHALL_SOCKETS_READ_H
 #define PARSHALL_SOCKETS_READ_H
@@ -15,13 +15,6 @@
 #include "socket_record.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
-
-#ifndef SOCKET_FOLLOW
-extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
-/* A load through the result returns zero if the memory is not mapped any more. */
-#define SOCKET_FOLLOW(type, pointer) \
-	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
-#endif
 
 /* The kernel's CONFIG_HZ, and the length of a tick (0 if it is not a whole number). The verifier treats them as constants and
  * removes the branches that they decide. It does not fold divisions, so user space computes the lengths. */
@@ -88,13 +81,14 @@ static __always_inline u64 unless(u64 value, u64 none)
 #define WANTED(group) (groups & SOCKET_GROUP_##group)
 
 /* The fields of struct sock_common, which full sockets, TIME_WAIT sockets and connection requests share. */
-static __always_inline void read_common(struct socket_record *r, const struct sock_common *c)
+static __always_inline void read_common(struct socket_record *r, const struct sock_common *c, u64 address)
 {
+	const struct net *net = SOCKET_AT(net, c->skc_net.net);
 	u16 family = c->skc_family;
 
-	r->address = (u64)c;
+	r->address = address;
 	r->cookie = c->skc_cookie.counter;
-	r->netns = SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum;
+	r->netns = SOCKET_READ(net, ns.inum);
 	r->interface = c->skc_bound_dev_if;
 	r->local_port = c->skc_num;
 	r->remote_port = __builtin_bswap16(c->skc_dport);
@@ -130,6 +124,21 @@ static __always_inline u32 read_inode(const struct sock *sk)
 	return inode;
 }
 
+/* The same of a socket of which nothing else is read. */
+static __always_inline u32 inode_at(u64 address)
+{
+	const struct sock *sk = SOCKET_AT(sock, address);
+	struct socket *socket;
+	unsigned long inode = 0;
+
+	if (bpf_core_field_exists(sk->sk_ino))
+		return SOCKET_READ(sk, sk_ino);
+	socket = SOCKET_READ(sk, sk_socket);
+	if (socket)
+		bpf_core_read(&inode, sizeof(inode), &((struct socket_alloc *)socket)->vfs_inode.i_ino);
+	return inode;
+}
+
 /* `shared`: the socket may have separate drop counters for each NUMA node, as UDP sockets do. */
 static __always_inline void read_memory(struct socket_record *r, const struct sock *sk, bool shared)
 {
@@ -142,9 +151,9 @@ static __always_inline void read_memory(struct socket_record *r, const struct so
 	r->optmem_bytes = sk->sk_omem_alloc.counter;
 	r->backlog_bytes = sk->sk_backlog.len;
 	if (shared && bpf_core_field_exists(sk->sk_drop_counters) && sk->sk_drop_counters) {
-		struct numa_drop_counters *drops = SOCKET_FOLLOW(numa_drop_counters, sk->sk_drop_counters);
+		const struct numa_drop_counters *drops = SOCKET_AT(numa_drop_counters, sk->sk_drop_counters);
 
-		r->drops = drops->drops0.counter + drops->drops1.counter;
+		r->drops = SOCKET_READ(drops, drops0.counter) + SOCKET_READ(drops, drops1.counter);
 	} else {
 		r->drops = sk->sk_drops.counter;
 	}
@@ -152,12 +161,23 @@ static __always_inline void read_memory(struct socket_record *r, const struct so
 
 static __always_inline u64 cgroup_id_of(const struct sock *sk)
 {
-	if (bpf_core_field_exists(sk->sk_cgrp_data.cgroup)) {
-		struct cgroup *group = SOCKET_FOLLOW(cgroup, sk->sk_cgrp_data.cgroup);
+	const struct sock_cgroup_data___shared *shared = (const void *)&sk->sk_cgrp_data;
+	const struct kernfs_node *node;
+	const struct cgroup *group;
+	u64 at = 0;
 
-		return SOCKET_FOLLOW(kernfs_node, group->kn)->id;
-	}
-	return 0;
+	if (bpf_core_field_exists(sk->sk_cgrp_data.cgroup))
+		at = (u64)sk->sk_cgrp_data.cgroup;
+	else if (bpf_core_field_exists(shared->val))
+		at = shared->val & CGROUP_FLAGS ? 0 : shared->val;
+	else
+		return 0;
+	/* As sock_cgroup_ptr(): a socket without a group of its own is in the root. */
+	if (!at)
+		return CGROUP_ROOT_ID;
+	group = SOCKET_AT(cgroup, at);
+	node = SOCKET_AT(kernfs_node, SOCKET_READ(group, kn));
+	return SOCKET_READ(node, id);
 }
 
 static __always_inline void read_cgroup(struct socket_record *r, const struct sock *sk)
@@ -168,12 +188,15 @@ static __always_inline void read_cgroup(struct socket_record *r, const struct so
 /* Fields that every full socket has, also one of the UNIX family. */
 static __always_inline void read_owner(struct socket_record *r, const struct sock *sk)
 {
+	const struct sock_cgroup_data___shared *shared = (const void *)&sk->sk_cgrp_data;
 	u32 class_id = 0;
 
 	r->uid = sk->sk_uid.val;
 	r->mark = sk->sk_mark;
 	r->priority = sk->sk_priority;
-	if (bpf_core_field_exists(sk->sk_cgrp_data.classid))
+	if (bpf_core_field_exists(shared->val))
+		class_id = shared->val & 1 ? shared->val >> 32 : 0;
+	else if (bpf_core_field_exists(sk->sk_cgrp_data.classid))
 		class_id = sk->sk_cgrp_data.classid;
 	/* As inet_diag does: classful qdiscs take the priority for a class. */
 	r->class_id = class_id ?: r->priority;
@@ -189,8 +212,11 @@ static __always_inline void read_attributes(struct socket_record *r, const struc
 	read_owner(r, sk);
 	r->tos = inet->tos;
 	if (r->family == AF_INET6) {
-		if (bpf_core_field_exists(inet->pinet6) && inet->pinet6)
-			r->tclass = SOCKET_FOLLOW(ipv6_pinfo, inet->pinet6)->tclass;
+		if (bpf_core_field_exists(inet->pinet6) && inet->pinet6) {
+			const struct ipv6_pinfo *v6 = SOCKET_AT(ipv6_pinfo, inet->pinet6);
+
+			r->tclass = SOCKET_READ(v6, tclass);
+		}
 		if (sk->__sk_common.skc_state == LISTEN || sk->__sk_common.skc_state == CLOSE)
 			r->ipv6_only = BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only);
 	}
@@ -270,24 +296,25 @@ struct progress {
 
 /* Reads a sequence number and its byte counter. Their difference is constant (the initial sequence number). The kernel updates
  * both under the socket's lock, which is not held here. If the difference has changed between two reads, both are read again. */
-#define READ_CONSISTENT(number, number_at, count, count_at)                                  \
+#define READ_CONSISTENT(number, number_field, count, count_field)                            \
 	({                                                                              \
-		u32 first = *(const volatile u32 *)&(number_at) - (u32)*(const volatile u64 *)&(count_at); \
+		u32 first = *(const volatile u32 *)&tp->number_field - (u32)*(const volatile u64 *)&tp->count_field; \
                                                                                         \
-		number = *(const volatile u32 *)&(number_at);                           \
-		count = *(const volatile u64 *)&(count_at);                             \
+		number = SOCKET_AGAIN(u32, tp, address, number_field);                  \
+		count = SOCKET_AGAIN(u64, tp, address, count_field);                    \
 		if (number - (u32)count != first) {                                     \
-			number = *(const volatile u32 *)&(number_at);                   \
-			count = *(const volatile u64 *)&(count_at);                     \
+			number = SOCKET_AGAIN(u32, tp, address, number_field);          \
+			count = SOCKET_AGAIN(u64, tp, address, count_field);            \
 		}                                                                       \
 	})
 
-static __always_inline struct progress read_progress(const struct tcp_sock *tp)
+/* `address`: of the socket that `tp` points to or is a copy of. */
+static __always_inline struct progress read_progress(const struct tcp_sock *tp, u64 address)
 {
 	struct progress p;
 
-	READ_CONSISTENT(p.snd_una, tp->snd_una, p.acked, tp->bytes_acked);
-	READ_CONSISTENT(p.rcv_nxt, tp->rcv_nxt, p.received, tp->bytes_received);
+	READ_CONSISTENT(p.snd_una, snd_una, p.acked, bytes_acked);
+	READ_CONSISTENT(p.rcv_nxt, rcv_nxt, p.received, bytes_received);
 	return p;
 }
 
@@ -650,7 +677,7 @@ static __always_inline void read_tcp(struct socket_record *r, const struct tcp_s
 
 	read_tcp_identity(r, sk, state);
 	if (!listens) {
-		progress = read_progress(tp);
+		progress = read_progress(tp, r->address);
 		r->birth_sent = progress.snd_una - (u32)progress.acked;
 		r->birth_received = progress.rcv_nxt - (u32)progress.received;
 	}
@@ -753,18 +780,16 @@ static __always_inline void read_mptcp(struct socket_record *r, const struct mpt
 {
 	const struct sock *sk = &msk->sk.icsk_inet.sk;
 	const struct mptcp_pm_data___subflows *older = (const void *)&msk->pm;
-	struct sock *first = msk->first;
-	u8 first_state = first ? SOCKET_FOLLOW(sock_common, first)->skc_state : 0;
+	const struct sock *first = SOCKET_AT(sock, msk->first);
+	u8 first_state = msk->first ? SOCKET_READ(first, __sk_common.skc_state) : 0;
 
 	r->state = state;
 	r->protocol = IPPROTO_MPTCP;
 	r->sock_type = SOCK_STREAM;
 	r->inode = read_inode(sk);
-	if (WANTED(QUEUES) && state == LISTEN && first) {
-		const struct sock *listener = SOCKET_FOLLOW(sock, first);
-
-		r->accept_queue = listener->sk_ack_backlog;
-		r->accept_limit = listener->sk_max_ack_backlog;
+	if (WANTED(QUEUES) && state == LISTEN && msk->first) {
+		r->accept_queue = SOCKET_READ(first, sk_ack_backlog);
+		r->accept_limit = SOCKET_READ(first, sk_max_ack_backlog);
 	} else if (WANTED(QUEUES) && state != LISTEN) {
 		r->rqueue_bytes = sk->sk_backlog.rmem_alloc.counter;
 		r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
@@ -783,10 +808,13 @@ static __always_inline void read_mptcp(struct socket_record *r, const struct mpt
 	/* Bit 0: MPTCP_FALLBACK_DONE of net/mptcp/protocol.h. Bit 1: the peer's key was received. */
 	r->mptcp_flags = (msk->flags >> 2 & 1) | (msk->can_ack ? 2 : 0);
 	r->mptcp_retransmits = msk->sk.icsk_retransmits;
-	r->mptcp_bytes_sent = msk->bytes_sent;
-	r->mptcp_bytes_received = msk->bytes_received;
-	r->mptcp_bytes_retrans = msk->bytes_retrans;
-	r->mptcp_bytes_acked = msk->bytes_acked;
+	/* Since 6.5. */
+	if (bpf_core_field_exists(msk->bytes_sent)) {
+		r->mptcp_bytes_sent = msk->bytes_sent;
+		r->mptcp_bytes_received = msk->bytes_received;
+		r->mptcp_bytes_retrans = msk->bytes_retrans;
+		r->mptcp_bytes_acked = msk->bytes_acked;
+	}
 	if (bpf_core_field_exists(msk->pm.extra_subflows))
 		r->mptcp_subflows = msk->pm.extra_subflows;
 	else if (bpf_core_field_exists(older->subflows))

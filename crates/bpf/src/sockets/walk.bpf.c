@@ -15,6 +15,11 @@
  *
  * The parts: chain.bpf.h (buckets and chains), find.bpf.h (connections), tables.bpf.h (the tables, and the program).
  */
+#ifdef WALK_COPIES
+#include "sockets/copy.bpf.h"
+#else
+#include "sockets/cast.bpf.h"
+#endif
 #include "sockets/read.bpf.h"
 #define SOCK_DGRAM 2
 
@@ -29,8 +34,13 @@
 /* How often a bucket is read before the rest of it is skipped, and the most sockets that are read of one chain. */
 #define TRIES 16
 #define CHAIN_MAX 65536
-/* Buckets and namespaces of one run, which bound the length of the RCU read-side critical section. */
+/* Buckets and namespaces of one run, which bound the length of the RCU read-side critical section. The verifier counts the
+ * branches of a loop that is not bpf_loop(). */
+#ifdef SOCKET_COPIES
+#define BUCKETS_PER_RUN 16384
+#else
 #define BUCKETS_PER_RUN 65536
+#endif
 #define NAMESPACES_MAX 65536
 /* UNIX_HASH_SIZE of include/net/netns/unix.h */
 #define UNIX_BUCKETS 512
@@ -41,7 +51,7 @@ enum kind { KIND_TCP = 1, KIND_UDP = 2, KIND_MPTCP = 4, KIND_UNIX = 8 };
 
 enum rule { RULE_NAMESPACES = 1, RULE_CGROUPS = 2, RULE_PORTS = 4, RULE_PREFIXES = 8, RULE_CHANGED = 16 };
 
-enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_NAMESPACES, WALK_FOUND };
+enum walk_what { WALK_PREPARE, WALK_TCP, WALK_LISTENERS, WALK_BOUND, WALK_UDP, WALK_NAMESPACES, WALK_FOUND, WALK_UNIX };
 
 /* Which of a namespace's own tables WALK_NAMESPACES reads. */
 enum walk_want { WANT_TCP = 1, WANT_UDP = 2, WANT_UNIX = 4 };
@@ -76,6 +86,9 @@ struct walk_job {
 	u32 buckets;
 	u32 first_bucket;
 	u32 end_bucket;
+	/* For WALK_PREPARE: two new sockets of the calling process, a UDP and a UNIX one, by their descriptors. */
+	u32 udp_fd;
+	u32 unix_fd;
 	u32 reserved;
 	u64 table;
 	/* Counts of this run. */
@@ -88,10 +101,11 @@ struct walk_job {
 	u64 namespaces;
 	u64 namespaces_lost;
 	/* Set by WALK_PREPARE: the initial network namespace, the tables that namespaces share with it, and `ns.ops`, whose value
-	 * is the same in every network namespace. */
+	 * is the same in every network namespace. `main_unix`: the table of all namespaces, before 6.0. */
 	u64 init_net;
 	u64 main_hashinfo;
 	u64 main_udp;
+	u64 main_unix;
 	u64 ns_ops;
 };
 
@@ -237,15 +251,21 @@ struct {
 /* A pointer as a number. It is passed through memory, so that the verifier allows arithmetic with it. */
 static __always_inline u64 number_of(const void *pointer)
 {
+#ifdef SOCKET_COPIES
+	return (u64)pointer;
+#else
 	*(volatile u64 *)&at.pointer = (u64)pointer;
 	return *(volatile u64 *)&at.pointer;
+#endif
 }
 
 #define OFFSET(type, field) bpf_core_field_offset(struct type, field)
 
 static __always_inline u64 word_at(u64 address)
 {
-	return SOCKET_FOLLOW(timespec64, address)->tv_sec;
+	const struct timespec64 *word = SOCKET_AT(timespec64, address);
+
+	return SOCKET_READ(word, tv_sec);
 }
 
 static __always_inline struct socket_record *record_at(u32 place)
@@ -262,10 +282,16 @@ struct identity {
 
 static __always_inline struct identity identity_of(u64 address)
 {
-	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	const struct sock_common *c = SOCKET_FOLLOW_BESIDE(sock_common, address);
+#ifdef SOCKET_COPIES
+	struct identity identity = { .addresses = c->skc_addrpair, .net = (u64)c->skc_net.net };
+	const bool adjacent = false;
+#else
 	struct identity identity = { .addresses = c->skc_addrpair, .net = word_at(address + OFFSET(sock_common, skc_net)) };
+	const bool adjacent = OFFSET(sock_common, skc_portpair) == OFFSET(sock_common, skc_hash) + 4;
+#endif
 
-	if (OFFSET(sock_common, skc_portpair) == OFFSET(sock_common, skc_hash) + 4)
+	if (adjacent)
 		identity.ports_and_hash = word_at(address + OFFSET(sock_common, skc_hash));
 	else
 		identity.ports_and_hash = (u64)c->skc_portpair << 32 | c->skc_hash;
@@ -303,12 +329,14 @@ static __always_inline bool in_prefixes(void *trie, const struct sock_common *c,
 	return bpf_map_lookup_elem(trie, &key);
 }
 
-static __always_inline bool port_wanted(u16 local, u16 remote)
+static __always_inline bool port_wanted(u32 local, u32 remote)
 {
 	u32 zero = 0;
 	struct ports *all = bpf_map_lookup_elem(&ports, &zero);
 
-	return all && (all->sides[local] & 1 || all->sides[remote] & 2);
+	/* Before 6.3 the verifier does not know that a swapped number has 16 bits. */
+	asm volatile("" : "+r"(remote));
+	return all && (all->sides[local] & 1 || all->sides[remote & 65535] & 2);
 }
 
 /* Tests the rules of the selection. `full`: the socket is a full socket, which has a control group. */
@@ -318,7 +346,8 @@ __noinline int rules_hold(u64 address, u32 full)
 	u32 rules = job.rules;
 
 	if (rules & RULE_NAMESPACES) {
-		u32 inum = SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum;
+		const struct net *net = SOCKET_AT(net, c->skc_net.net);
+		u32 inum = SOCKET_READ(net, ns.inum);
 
 		if (!bpf_map_lookup_elem(&wanted_namespaces, &inum))
 			return 0;
@@ -389,10 +418,11 @@ __noinline int unchanged(u64 address, u64 fingerprint)
 
 static __always_inline u64 identity_fingerprint(const struct sock_common *c, u8 state)
 {
+	const struct net *net = SOCKET_AT(net, c->skc_net.net);
 	u64 fingerprint = hash_mix(state, c->skc_addrpair);
 
 	fingerprint = hash_mix(fingerprint, (u64)c->skc_hash << 32 | c->skc_portpair);
-	return hash_mix(fingerprint, SOCKET_FOLLOW(net, c->skc_net.net)->ns.inum);
+	return hash_mix(fingerprint, SOCKET_READ(net, ns.inum));
 }
 
 /* Fields of which at least one changes when a segment is sent or received, data is written or read, a connection enters or
@@ -447,18 +477,19 @@ static __always_inline struct socket_record *next_record(void)
 /* Reads the MPTCP connection whose first subflow this is. Does nothing for other sockets. */
 __noinline int take_mptcp(u64 address)
 {
-	struct mptcp_subflow_context *context;
+	const struct tcp_sock *tp = SOCKET_AT(tcp_sock, address);
+	const struct mptcp_subflow_context *context;
 	struct socket_record *r;
 	struct mptcp_sock *msk;
-	u64 from, conn;
+	u64 conn;
 	u8 state;
 
-	from = mptcp_context(SOCKET_FOLLOW(tcp_sock, address));
-	if (!from || !bpf_core_type_exists(struct mptcp_sock))
+	if (!bpf_core_field_exists(tp->is_mptcp) || !bpf_core_type_exists(struct mptcp_subflow_context) ||
+	    !bpf_core_type_exists(struct mptcp_sock) || !SOCKET_READ(tp, is_mptcp))
 		return TAKEN;
-	context = SOCKET_FOLLOW(mptcp_subflow_context, from);
-	conn = number_of(context->conn);
-	if (!conn || number_of(context->node.prev) != conn + bpf_core_field_offset(struct mptcp_sock, conn_list))
+	context = SOCKET_AT(mptcp_subflow_context, SOCKET_READ(tp, inet_conn.icsk_ulp_data));
+	conn = number_of(SOCKET_READ(context, conn));
+	if (!conn || number_of(SOCKET_READ(context, node.prev)) != conn + bpf_core_field_offset(struct mptcp_sock, conn_list))
 		return TAKEN;
 	msk = SOCKET_FOLLOW(mptcp_sock, conn);
 	state = msk->sk.icsk_inet.sk.__sk_common.skc_state;
@@ -468,14 +499,19 @@ __noinline int take_mptcp(u64 address)
 	if (job.rules & RULE_CHANGED) {
 		u64 fingerprint = sock_fingerprint(&msk->sk.icsk_inet.sk);
 
-		fingerprint = hash_mix(hash_mix(hash_mix(fingerprint, msk->bytes_sent), msk->bytes_received), msk->bytes_acked);
+		if (bpf_core_field_exists(msk->bytes_sent)) {
+			fingerprint = hash_mix(hash_mix(fingerprint, msk->bytes_sent), msk->bytes_received);
+			fingerprint = hash_mix(fingerprint, msk->bytes_acked);
+		} else {
+			fingerprint = hash_mix(hash_mix(fingerprint, msk->write_seq), msk->ack_seq);
+		}
 		if (unchanged(conn, fingerprint))
 			goto filtered;
 	}
 	r = next_record();
 	if (!r)
 		return RECORDS_FULL;
-	read_common(r, &msk->sk.icsk_inet.sk.__sk_common);
+	read_common(r, &msk->sk.icsk_inet.sk.__sk_common, conn);
 	read_mptcp(r, msk, state, job.groups);
 	at.record++;
 	return TAKEN;
@@ -501,7 +537,7 @@ static __always_inline int fill_tcp(u64 address, u32 shown)
 
 	if (!r)
 		return RECORDS_FULL;
-	read_common(r, SOCKET_FOLLOW(sock_common, address));
+	read_common(r, SOCKET_FOLLOW(sock_common, address), address);
 	read_tcp(r, SOCKET_FOLLOW(tcp_sock, address), shown, job.groups, &reader);
 	return TAKEN;
 }
@@ -512,7 +548,7 @@ __noinline int fill_small(u64 address, u32 state)
 
 	if (!r)
 		return RECORDS_FULL;
-	read_common(r, SOCKET_FOLLOW(sock_common, address));
+	read_common(r, SOCKET_FOLLOW(sock_common, address), address);
 	if (state == TIME_WAIT)
 		read_time_wait(r, SOCKET_FOLLOW(inet_timewait_sock, address), job.groups, &reader);
 	else
@@ -524,7 +560,9 @@ __noinline int fill_small(u64 address, u32 state)
  * socket of a dump. It is inlined, because with return thunks a return costs as much as reading ten fields. */
 static __always_inline int take_tcp_inline(u64 address, u32 shown)
 {
-	u8 state = SOCKET_FOLLOW(sock_common, address)->skc_state;
+	const struct inet_timewait_sock *tw;
+	const struct sock_common *c = SOCKET_AT(sock_common, address);
+	u8 state = SOCKET_READ(c, skc_state);
 	bool full = state != TIME_WAIT && state != NEW_SYN_RECV;
 
 	/* The socket was closed and removed from the table. */
@@ -533,7 +571,11 @@ static __always_inline int take_tcp_inline(u64 address, u32 shown)
 	if (!in_current_part(address))
 		return TAKEN;
 	if (!shown)
-		shown = state == TIME_WAIT ? SOCKET_FOLLOW(inet_timewait_sock, address)->tw_substate : state;
+		shown = state;
+	if (state == TIME_WAIT) {
+		tw = SOCKET_AT(inet_timewait_sock, address);
+		shown = SOCKET_READ(tw, tw_substate);
+	}
 	at.expected++;
 	if (!(job.kinds & KIND_TCP) || !state_wanted(shown) || (job.rules && !rules_hold(address, full)))
 		goto filtered;
@@ -572,7 +614,7 @@ __noinline int take_udp(u64 address)
 	r = next_record();
 	if (!r)
 		return RECORDS_FULL;
-	read_common(r, c);
+	read_common(r, c, address);
 	read_udp(r, udp, job.groups);
 	at.record++;
 	return TAKEN;
@@ -582,22 +624,22 @@ filtered:
 }
 
 /* Bytes in the receive queue of a UNIX socket, as unix_diag reports them: for datagrams, those of the first one. */
-static __always_inline u32 unix_rqueue_bytes(const struct unix_sock *u)
+static __always_inline u32 unix_rqueue_bytes(const struct unix_sock *u, u64 address)
 {
 	const struct sock *sk = &u->sk;
-	u64 end = (u64)u + bpf_core_field_offset(struct sock, sk_receive_queue);
+	u64 end = address + bpf_core_field_offset(struct sock, sk_receive_queue);
 	u64 next = number_of(sk->sk_receive_queue.next);
 	u32 sum = 0, i;
 
 	if (sk->sk_type == SOCK_STREAM && bpf_core_field_exists(u->inq_len))
 		return u->inq_len;
 	for (i = 0; i < 16 && next && next != end; i++) {
-		const struct sk_buff *skb = SOCKET_FOLLOW(sk_buff, next);
+		const struct sk_buff *skb = SOCKET_AT(sk_buff, next);
 
-		sum += skb->len;
+		sum += SOCKET_READ(skb, len);
 		if (sk->sk_type == SOCK_DGRAM)
 			break;
-		next = number_of(skb->next);
+		next = number_of(SOCKET_READ(skb, next));
 	}
 	return sum;
 }
@@ -605,15 +647,18 @@ static __always_inline u32 unix_rqueue_bytes(const struct unix_sock *u)
 /* Appends the name of a UNIX socket to the names of this run. */
 static __always_inline void read_name(struct socket_record *r, const struct unix_sock *u)
 {
-	u32 zero = 0, prefix = bpf_core_field_offset(struct sockaddr_un, sun_path), length, place = at.name;
+	u32 zero = 0, prefix = bpf_core_field_offset(struct sockaddr_un, sun_path), length;
+	u64 place = at.name;
 	struct names *all = bpf_map_lookup_elem(&names, &zero);
-	struct unix_address *addr;
+	const struct unix_address *addr;
 	u8 *to;
 
+	/* Has the compiler test the register that it adds, as the verifier requires. */
+	asm volatile("" : "+r"(place));
 	if (!all || !u->addr || place > NAMES)
 		return;
-	addr = SOCKET_FOLLOW(unix_address, u->addr);
-	length = addr->len - prefix;
+	addr = SOCKET_AT(unix_address, u->addr);
+	length = SOCKET_READ(addr, len) - prefix;
 	if (!length || length > NAME_MAX)
 		return;
 	/* The mask repeats the bound in a form that the verifier understands. */
@@ -628,6 +673,15 @@ static __always_inline void read_name(struct socket_record *r, const struct unix
 	r->name_at = place;
 	r->name_len = length;
 	at.name = place + length;
+}
+
+/* A function, so that the compiler makes no single load of this and of `at.net_inum`, which the verifier would refuse. */
+__noinline int netns_of(u64 address)
+{
+	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	const struct net *net = SOCKET_AT(net, c->skc_net.net);
+
+	return SOCKET_READ(net, ns.inum);
 }
 
 __noinline int take_unix(u64 address)
@@ -645,7 +699,7 @@ __noinline int take_unix(u64 address)
 		goto filtered;
 	if (job.rules & RULE_CHANGED) {
 		u64 peer = (u64)u->peer;
-		u32 inode = peer ? read_inode(SOCKET_FOLLOW(sock, peer)) : 0;
+		u32 inode = peer ? inode_at(peer) : 0;
 
 		if (unchanged(address, hash_mix(sock_fingerprint(sk), inode)))
 			goto filtered;
@@ -655,7 +709,7 @@ __noinline int take_unix(u64 address)
 		return RECORDS_FULL;
 	r->address = address;
 	r->cookie = sk->__sk_common.skc_cookie.counter;
-	r->netns = at.net_inum;
+	r->netns = at.net ? at.net_inum : netns_of(address);
 	r->family = AF_UNIX;
 	r->state = state;
 	r->sock_type = sk->sk_type;
@@ -665,7 +719,7 @@ __noinline int take_unix(u64 address)
 			r->accept_queue = sk->sk_receive_queue.qlen;
 			r->accept_limit = sk->sk_max_ack_backlog;
 		} else {
-			r->rqueue_bytes = unix_rqueue_bytes(u);
+			r->rqueue_bytes = unix_rqueue_bytes(u, address);
 			r->wqueue_bytes = sk->sk_wmem_alloc.refs.counter - 1;
 		}
 	}
@@ -679,7 +733,7 @@ __noinline int take_unix(u64 address)
 		u64 peer = (u64)u->peer;
 
 		if (peer)
-			r->peer_inode = read_inode(SOCKET_FOLLOW(sock, peer));
+			r->peer_inode = inode_at(peer);
 		read_name(r, u);
 	}
 	at.record++;

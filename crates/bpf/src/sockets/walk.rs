@@ -1,26 +1,17 @@
 //! Loads `walk.bpf.c`, which reads the kernel's hash tables of sockets, and runs it until a dump is complete. The selection and
 //! the use of the records are the caller's.
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, OpenObject};
+use libbpf_rs::{MapCore, MapFlags};
 use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Batch, Completeness, Kind, Prefix, Selection, Side, SocketRecord};
 
 use super::arena::Arena;
 use super::in_order::in_order;
-use crate::load::unsignalled;
-
-/// The generated skeleton of `walk.bpf.c`.
-#[allow(warnings, clippy::undocumented_unsafe_blocks)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/walk.skel.rs"));
-}
-use skel::types::walk_job;
-use skel::{WalkSkel, WalkSkelBuilder};
+use super::walk_builds::{Job, Program, by_casts, by_copies};
 
 /// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct namespace_set` of walk.bpf.c.
 const RECORDS: usize = 256;
@@ -35,8 +26,10 @@ const SET_MAX: usize = 65_536;
 /// read.
 const RUNS_MAX: usize = 1 << 22;
 
-/// `WALK_FOUND` of `enum walk_what`.
+/// Of `enum walk_what`.
+const WALK_PREPARE: u32 = 0;
 const WALK_FOUND: u32 = 6;
+const WALK_UNIX: u32 = 7;
 
 const LISTEN: u32 = 1 << state::LISTEN;
 const BOUND_INACTIVE: u32 = 1 << state::BOUND_INACTIVE;
@@ -53,10 +46,10 @@ pub enum WalkError {
         /// The missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// The kernel is too old or was built without a needed feature.
+    /// The kernel's tables have a form that is not known.
     #[error("this kernel lacks {what}")]
     Lacks {
-        /// The feature, and the kernel version that introduced it.
+        /// What was not found.
         what: &'static str,
     },
     /// The kernel refused for another reason.
@@ -88,21 +81,32 @@ fn rules(selection: &Selection) -> u32 {
 }
 
 /// The passes that a selection needs (`enum walk_what`), and which of a namespace's own tables it needs (`enum walk_want`).
-fn passes(selection: &Selection) -> (Vec<u32>, u32) {
+fn passes(selection: &Selection, one_unix_table: bool) -> (Vec<u32>, u32) {
     let (kinds, states) = (selection.kinds, selection.states);
     let tcp = kinds.has(Kind::Tcp) || kinds.has(Kind::Mptcp);
     let connections = tcp && states & !(LISTEN | BOUND_INACTIVE | 1) != 0;
     // Sockets that are only bound cost a pass over another table, so they are read only if their state was named explicitly.
     let bound = kinds.has(Kind::Tcp) && states & BOUND_INACTIVE != 0 && states != u32::MAX;
     let (udp, unix) = (kinds.has(Kind::Udp), kinds.has(Kind::Unix));
-    let passes = [(1, connections), (2, tcp && states & LISTEN != 0), (3, bound), (4, udp), (5, true)];
+    let of_unix = (WALK_UNIX, unix && one_unix_table);
+    let passes = [(1, connections), (2, tcp && states & LISTEN != 0), (3, bound), (4, udp), of_unix, (5, true)];
     let passes = passes.into_iter().filter(|p| p.1).map(|p| p.0).collect();
     (passes, u32::from(connections) | u32::from(udp) << 1 | u32::from(unix) << 2)
 }
 
+/// How the program follows pointers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// By bpf_rdonly_cast (Linux 6.2): each field is loaded where it lies.
+    Casts,
+    /// By copies of whole structures. A row costs up to twice as much.
+    Copies,
+}
+
 /// The loaded program and its mapped maps. It is not attached to anything: between dumps it costs only memory.
 pub struct Walk {
-    skel: WalkSkel<'static>,
+    program: Box<dyn Program>,
+    means: Means,
     records: Arena<Slot>,
     names: Arena<u8>,
     ports: Arena<u8>,
@@ -143,29 +147,63 @@ impl Walk {
     /// # Errors
     /// As [`Walk::open`].
     pub fn open_with_batches_of(connections: usize) -> Result<Self, WalkError> {
+        match Self::open_by(Means::Casts, connections) {
+            Err(WalkError::Refused(_)) => Self::open_by(Means::Copies, connections),
+            done => done,
+        }
+    }
+
+    /// As [`Walk::open_with_batches_of`], but follows pointers in one way only.
+    ///
+    /// # Errors
+    /// As [`Walk::open`].
+    pub fn open_by(means: Means, connections: usize) -> Result<Self, WalkError> {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(WalkError::NoBtf);
         }
-        let skel = load(connections.min(FOUND) as u32).map_err(load_error)?;
+        let batch = connections.min(FOUND) as u32;
+        let loaded = if means == Means::Casts { by_casts(batch) } else { by_copies(batch) };
+        let program = loaded.map_err(load_error)?;
         let mapped = |e: io::Error| WalkError::Refused(e.into());
-        let maps = &skel.maps;
+        let maps = program.maps();
         let mut walk = Self {
-            records: Arena::map(&maps.records, RECORDS).map_err(mapped)?,
-            names: Arena::map(&maps.names, NAMES).map_err(mapped)?,
-            ports: Arena::map(&maps.ports, PORTS).map_err(mapped)?,
-            namespaces_read: Arena::map(&maps.namespaces_read, NAMESPACE_WORDS).map_err(mapped)?,
-            found: Arena::map(&maps.found, FOUND).map_err(mapped)?,
+            records: Arena::map(maps.records, RECORDS).map_err(mapped)?,
+            names: Arena::map(maps.names, NAMES).map_err(mapped)?,
+            ports: Arena::map(maps.ports, PORTS).map_err(mapped)?,
+            namespaces_read: Arena::map(maps.namespaces_read, NAMESPACE_WORDS).map_err(mapped)?,
+            found: Arena::map(maps.found, FOUND).map_err(mapped)?,
             scratch: Vec::new(),
-            skel,
+            program,
+            means,
             epoch: 0,
             installed: None,
         };
-        walk.job().what = 0;
-        walk.run().map_err(mapped)?;
-        if walk.results().init_net == 0 {
+        walk.prepare().map_err(mapped)?;
+        let tables = walk.results();
+        if tables.init_net == 0 {
             return Err(WalkError::Lacks { what: "a list of network namespaces in the expected form" });
         }
+        if tables.main_hashinfo == 0 || tables.main_udp == 0 {
+            return Err(WalkError::Lacks { what: "tables of TCP and UDP sockets in the expected form" });
+        }
         Ok(walk)
+    }
+
+    /// How the program that was loaded follows pointers.
+    pub fn means(&self) -> Means {
+        self.means
+    }
+
+    /// Has the program find the kernel's tables. Two new sockets lead to tables that belong to no namespace.
+    fn prepare(&mut self) -> io::Result<()> {
+        let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok();
+        let unix = UnixDatagram::unbound().ok();
+        let number = |fd: Option<i32>| fd.map_or(u32::MAX, |fd| fd as u32);
+        let job = self.job();
+        job.what = WALK_PREPARE;
+        job.udp_fd = number(udp.as_ref().map(AsRawFd::as_raw_fd));
+        job.unix_fd = number(unix.as_ref().map(AsRawFd::as_raw_fd));
+        self.run()
     }
 
     /// Reads all selected sockets and passes them to `take` in batches, in no defined order. A batch is overwritten after `take`
@@ -175,7 +213,7 @@ impl Walk {
     /// The kernel refused to run the program, or a list of the selection has more than 65,536 entries.
     pub fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Completeness> {
         self.install(selection)?;
-        let (passes, want) = passes(selection);
+        let (passes, want) = passes(selection, self.results().main_unix != 0);
         self.namespaces_read.values_mut().fill(0);
         self.epoch = self.epoch.wrapping_add(u32::from(selection.changed));
         let epoch = self.epoch;
@@ -224,7 +262,7 @@ impl Walk {
     }
 
     /// Runs the program once, adds its counts to `sum` and passes its records to `take`.
-    fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<walk_job> {
+    fn run_and_take(&mut self, sum: &mut Completeness, take: &mut dyn FnMut(Batch<'_>)) -> io::Result<Job> {
         self.run()?;
         let run = self.results();
         *sum += Completeness {
@@ -265,14 +303,14 @@ impl Walk {
             ));
         }
         self.installed = None;
-        let maps = &self.skel.maps;
+        let maps = self.program.maps();
         let sides = |test: fn(Side) -> bool| {
             selection.prefixes.iter().filter(move |p| test(p.side)).map(|p| prefix_key(p).to_vec()).collect::<Vec<_>>()
         };
-        fill(&maps.wanted_namespaces, selection.namespaces.iter().map(|n| n.to_ne_bytes().to_vec()))?;
-        fill(&maps.wanted_cgroups, selection.cgroups.iter().map(|id| id.to_ne_bytes().to_vec()))?;
-        fill(&maps.local_prefixes, sides(Side::local).into_iter())?;
-        fill(&maps.remote_prefixes, sides(Side::remote).into_iter())?;
+        fill(maps.wanted_namespaces, selection.namespaces.iter().map(|n| n.to_ne_bytes().to_vec()))?;
+        fill(maps.wanted_cgroups, selection.cgroups.iter().map(|id| id.to_ne_bytes().to_vec()))?;
+        fill(maps.local_prefixes, sides(Side::local).into_iter())?;
+        fill(maps.remote_prefixes, sides(Side::remote).into_iter())?;
         let ports = self.ports.values_mut();
         ports.fill(0);
         for (side, port) in &selection.ports {
@@ -282,13 +320,13 @@ impl Walk {
         Ok(())
     }
 
-    fn job(&mut self) -> &mut walk_job {
-        &mut self.skel.maps.bss_data.as_deref_mut().expect("the object has global data").job
+    fn job(&mut self) -> &mut Job {
+        self.program.job()
     }
 
     /// A copy of the job with the results of the last run.
-    fn results(&mut self) -> walk_job {
-        let job: *const walk_job = self.job();
+    fn results(&mut self) -> Job {
+        let job: *const Job = self.job();
         // SAFETY: the job is valid for reads; volatile, because the kernel wrote it behind the compiler's back.
         unsafe { job.read_volatile() }
     }
@@ -298,7 +336,7 @@ impl Walk {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
             ..Default::default()
         };
-        let fd = self.skel.progs.walk.as_fd().as_raw_fd();
+        let fd = self.program.fd();
         // SAFETY: the options are valid for the call and name no buffers.
         let ret = unsafe { libbpf_sys::bpf_prog_test_run_opts(fd, &mut options) };
         if ret < 0 { Err(io::Error::from_raw_os_error(-ret)) } else { Ok(()) }
@@ -317,18 +355,6 @@ fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<(
     Ok(())
 }
 
-fn load(batch_max: u32) -> Result<WalkSkel<'static>, libbpf_rs::Error> {
-    // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
-    let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-    // With the full BTF: bpf_rdonly_cast takes type ids of the kernel's BTF.
-    let mut open = WalkSkelBuilder::default().open(object)?;
-    let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
-    let tick = super::Tick::of_kernel();
-    rodata.batch_max = batch_max;
-    (rodata.socket_tick_hz, rodata.socket_tick_us, rodata.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
-    unsignalled(|| open.load())
-}
-
 /// Finds out why the kernel refused to load the program.
 fn load_error(error: libbpf_rs::Error) -> WalkError {
     if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
@@ -336,12 +362,6 @@ fn load_error(error: libbpf_rs::Error) -> WalkError {
         if !missing.is_empty() {
             return WalkError::NotPermitted { missing };
         }
-    }
-    // SAFETY: the name is a NUL-terminated string that outlives the call.
-    let id =
-        unsafe { libbpf_sys::libbpf_find_vmlinux_btf_id(c"bpf_rdonly_cast".as_ptr(), libbpf_sys::BPF_TRACE_FENTRY) };
-    if id <= 0 {
-        return WalkError::Lacks { what: "bpf_rdonly_cast (Linux 6.2)" };
     }
     WalkError::Refused(error.into())
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{own_namespace, ready, reset_on_close, skip};
 use crate::unused_port::listen_on_unused_port;
-use parshall_bpf::sockets::Walk;
+use parshall_bpf::sockets::{Means, Walk};
 use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Completeness, Group, Groups, Kind, Kinds, Prefix, Selection, Side, SocketRecord};
 use parshall_sys::netns::{NetNs, set_sysctl};
@@ -24,7 +24,13 @@ fn open(what: &str) -> Option<Walk> {
     if !ready(what) {
         return None;
     }
-    match Walk::open() {
+    // So that the build for older kernels is tested on newer ones, too.
+    let opened = if std::env::var_os("PARSHALL_TEST_WALK_COPIES").is_some() {
+        Walk::open_by(Means::Copies, usize::MAX)
+    } else {
+        Walk::open()
+    };
+    match opened {
         Ok(walk) => Some(walk),
         Err(parshall_bpf::sockets::WalkError::NotPermitted { .. } | parshall_bpf::sockets::WalkError::Refused(_)) => {
             panic!("root may load it: {:?}", Walk::open())
@@ -421,12 +427,23 @@ fn connections_of_several_batches_come_once() {
     if !ready("walk: batches") {
         return;
     }
-    let mut walk = Walk::open_with_batches_of(300).unwrap();
+    for means in [Means::Casts, Means::Copies] {
+        let Ok(mut walk) = Walk::open_by(means, 300) else {
+            // Only the casts need a newer kernel.
+            assert_eq!(means, Means::Casts);
+            skip("walk: batches by casts", "this kernel has no bpf_rdonly_cast (Linux 6.2)");
+            continue;
+        };
+        connections_come_once(&mut walk);
+    }
+}
+
+fn connections_come_once(walk: &mut Walk) {
     let listener = listen_on_unused_port(HERE);
     let held: Vec<_> = (0..1000).map(|_| pair(&listener)).collect();
     held.iter().for_each(|(client, _)| reset_on_close(client));
     let port = listener.local_addr().unwrap().port();
-    let rows = tcp(&mut walk, &ports(&[port]));
+    let rows = tcp(walk, &ports(&[port]));
     let connections = rows.iter().filter(|r| r.remote_port == port || r.local_port == port && r.remote_port != 0);
     let ends: HashSet<(u16, u16)> = connections.clone().map(|r| (r.local_port, r.remote_port)).collect();
     assert_eq!((connections.count(), ends.len()), (2000, 2000));
@@ -458,6 +475,59 @@ fn a_namespace_with_a_table_of_its_own_is_read() {
     let spaces: HashSet<u32> = mine.clone().map(|r| r.netns).collect();
     assert_eq!((mine.count(), ends.len(), spaces.len()), (1001, 1001, 1));
     assert_eq!(rows.len(), 1001, "unix sockets have no port");
+}
+
+/// Both builds of the program give the same rows, in every field that does not change while nothing happens.
+#[test]
+fn casts_and_copies_read_the_same() {
+    if !ready("walk: both builds") {
+        return;
+    }
+    let Ok(mut casts) = Walk::open_by(Means::Casts, usize::MAX) else {
+        return skip("walk: both builds", "this kernel has no bpf_rdonly_cast (Linux 6.2)");
+    };
+    let mut copies = Walk::open_by(Means::Copies, usize::MAX).unwrap();
+    let netns = NetNs::create("same").unwrap();
+    let held = netns
+        .run(|| {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            let six = TcpListener::bind("[::1]:0")?;
+            let mut pairs: Vec<_> = (0..20).map(|_| pair(&listener)).chain((0..20).map(|_| pair(&six))).collect();
+            for (client, _) in &mut pairs {
+                client.write_all(&[1; 3000])?;
+            }
+            let udp = [UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("[::1]:0")?];
+            let bound = bound(0);
+            Ok((listener, six, pairs, udp, UnixStream::pair()?, bound))
+        })
+        .unwrap();
+    let here = netns.run(|| Ok(own_namespace())).unwrap();
+    let wanted = Selection { namespaces: vec![here], groups: Groups::ALL, states: !0 - 1, ..Default::default() };
+    let read = |walk: &mut Walk| {
+        let mut rows: Vec<_> = dump(walk, &wanted).0.into_iter().map(|(record, name)| (timeless(record), name)).collect();
+        rows.sort_by_key(|(record, _)| record.address);
+        rows
+    };
+    // Delayed acknowledgements and probes of the tail end.
+    wait_until("two dumps are alike", || {
+        let (left, right) = (read(&mut casts), read(&mut copies));
+        assert_eq!(left.len(), right.len());
+        assert!(left.len() >= 80 + 2 + 2 + 2 + 1, "{}", left.len());
+        left == right
+    });
+    drop(held);
+}
+
+/// The record without the fields that count time.
+fn timeless(record: SocketRecord) -> SocketRecord {
+    SocketRecord {
+        timer_ms: 0,
+        last_data_sent_ms: 0,
+        last_data_recv_ms: 0,
+        last_ack_recv_ms: 0,
+        busy_us: 0,
+        ..record
+    }
 }
 
 #[test]

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * How the walk follows pointers and repeats a step, on Linux 6.2 and newer: a load through bpf_rdonly_cast() costs one
+ * instruction, and bpf_loop() has no limit that the verifier must count. copy.bpf.h has the same names for older kernels.
+ */
+#ifndef PARSHALL_SOCKETS_CAST_H
+#define PARSHALL_SOCKETS_CAST_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
+
+/* A structure, to be read by `->`. A load through the result returns zero if the memory is not mapped any more. */
+#define SOCKET_FOLLOW(type, pointer) \
+	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
+/* A structure of which few fields are read, by SOCKET_READ. */
+#define SOCKET_AT(type, pointer) SOCKET_FOLLOW(type, pointer)
+#define SOCKET_READ(pointer, field) ((pointer)->field)
+/* Reads a field of the structure behind `followed`, which is at `address`, once more. */
+#define SOCKET_AGAIN(c_type, followed, address, field) (*(const volatile c_type *)&(followed)->field)
+/* Two structures of one type at the same time: what SOCKET_FOLLOW returned before stays as it was. */
+#define SOCKET_FOLLOW_BESIDE(type, pointer) SOCKET_FOLLOW(type, pointer)
+
+/* A pointer to the structure of the running thread. */
+#define CURRENT_TASK() ((struct task_struct *)bpf_get_current_task_btf())
+
+/* A step of a loop. It returns 1 to end the loop. */
+#define STEP(name) static long name(u32 step, void *unused)
+/* Repeats a step; LONG_LOOP for more than 8000 times. */
+#define LOOP(most, step) bpf_loop(most, step, NULL, 0)
+#define LONG_LOOP(most, step) bpf_loop(most, step, NULL, 0)
+/* A function that has a loop over the blocks of a table. */
+#define TABLE_LOOP __noinline
+
+#endif
