@@ -1,5 +1,5 @@
 //! What a dump by the walk costs: makes connections over loopback in several processes and reports the CPU time per socket
-//! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET]]]`. With 0 connections it reads
+//! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET [copies]]]]`; with `copies` as kernels before 6.2 do. With 0 connections it reads
 //! those that are there. `walk_bench floor OBJECTS PASSES` tells what reading as much memory costs natively.
 #![allow(clippy::unwrap_used)] // A panic is the report.
 #![allow(unsafe_code)]
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use parshall_bpf::sockets::Walk;
+use parshall_bpf::sockets::{Means, Walk};
 use parshall_evidence::socket::{Group, Groups, Selection, Side};
 
 /// Connections of one process: two descriptors each, of the 20,000 that it may have.
@@ -28,8 +28,12 @@ fn main() {
     let connections: usize = first.parse().unwrap();
     let dumps: usize = args.next().map_or(30, |n| n.parse().unwrap());
     let holders = Holders::start(connections);
-    let mut walk = Walk::open().unwrap();
-    if let Some(only) = args.next() {
+    let only = args.next();
+    let mut walk = match args.next().as_deref() {
+        Some("copies") => Walk::open_by(Means::Copies, usize::MAX).unwrap(),
+        _ => Walk::open().unwrap(),
+    };
+    if let Some(only) = only {
         let (name, groups) = sets().into_iter().find(|(name, _)| name.contains(&only)).unwrap();
         return measure(&mut walk, &name, groups, dumps);
     }

@@ -18,10 +18,9 @@ extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
 /* A structure of which few fields are read, by SOCKET_READ. */
 #define SOCKET_AT(type, pointer) SOCKET_FOLLOW(type, pointer)
 #define SOCKET_READ(pointer, field) ((pointer)->field)
-/* Reads a field of the structure behind `followed`, which is at `address`, once more. */
-#define SOCKET_AGAIN(c_type, followed, address, field) (*(const volatile c_type *)&(followed)->field)
-/* Two structures of one type at the same time: what SOCKET_FOLLOW returned before stays as it was. */
-#define SOCKET_FOLLOW_BESIDE(type, pointer) SOCKET_FOLLOW(type, pointer)
+/* The socket whose identity was read last. */
+#define SOCKET_FOR_IDENTITY(address) SOCKET_FOLLOW(sock_common, address)
+#define SOCKET_OF_IDENTITY(address) SOCKET_FOLLOW(sock_common, address)
 
 /* A pointer to the structure of the running thread. */
 #define CURRENT_TASK() ((struct task_struct *)bpf_get_current_task_btf())

@@ -196,12 +196,12 @@ __noinline int restart_bucket(void)
 /* Reads the MPTCP connection whose first subflow this TCP socket is. */
 static __always_inline int take_its_mptcp(u64 address)
 {
-	const struct sock_common *c = SOCKET_AT(sock_common, address);
+	const struct sock_common *c = SOCKET_OF_IDENTITY(address);
 	u8 state;
 
 	if (!(job.kinds & KIND_MPTCP))
 		return TAKEN;
-	state = SOCKET_READ(c, skc_state);
+	state = c->skc_state;
 	if (state != TIME_WAIT && state != NEW_SYN_RECV && in_current_part(address))
 		return take_mptcp(address);
 	return TAKEN;

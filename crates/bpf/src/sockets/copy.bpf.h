@@ -4,7 +4,8 @@
  * cast.bpf.h has the same names for newer kernels.
  *
  * A program cannot load through a number there; it can only copy memory by a call. A call costs as much as reading ten fields, so
- * a structure of which many fields are read is copied as a whole. A copy is overwritten by the next one of the same type.
+ * a structure of which many fields are read is copied as a whole. A copy is overwritten by the next one of the same type. Between
+ * the two readings of a socket's identity, the copy of the first one stays.
  *
  * Loops have bounds that the verifier counts. Their steps are global functions, which it checks once and not in each iteration.
  * At most 8 functions can be active, so loops over blocks are part of their callers.
@@ -39,7 +40,8 @@ COPY(copy_inet_timewait_sock, inet_timewait_sock, 1024)
 COPY(copy_inet_request_sock, inet_request_sock, 1024)
 
 #define SOCKET_FOLLOW(type, pointer) copy_##type((u64)(pointer))
-#define SOCKET_FOLLOW_BESIDE(type, pointer) beside_##type((u64)(pointer))
+#define SOCKET_FOR_IDENTITY(address) beside_sock_common(address)
+#define SOCKET_OF_IDENTITY(address) ((const struct sock_common *)beside_sock_common_copy)
 #define SOCKET_AT(type, pointer) ((const struct type *)(pointer))
 #define SOCKET_READ(pointer, field)                                                     \
 	({                                                                              \
@@ -48,8 +50,15 @@ COPY(copy_inet_request_sock, inet_request_sock, 1024)
 		bpf_core_read((void *)&value_, sizeof(value_), &(pointer)->field);      \
 		value_;                                                                 \
 	})
-#define SOCKET_AGAIN(c_type, followed, address, field) \
-	((void)(followed), (c_type)SOCKET_READ(((typeof(followed))(address)), field))
+
+/* The namespace of the socket before; cleared by each run. */
+struct {
+	u64 address;
+	u64 ops;
+	u64 hashinfo;
+	u32 inum;
+	u32 reserved;
+} known_net = {};
 
 #define CURRENT_TASK() ((struct task_struct *)bpf_get_current_task())
 

@@ -326,15 +326,23 @@ static __always_inline bool is_in_batch(const struct sock_common *c, struct iden
 	const struct net *net = SOCKET_AT(net, identity.net);
 	u32 bucket = c->skc_hash & (job.buckets - 1);
 
-	return c->skc_nulls_node.pprev && bucket >= job.first_bucket && bucket < job.end_bucket &&
-	       number_of(SOCKET_READ(net, ns.ops)) == job.ns_ops && hashinfo_of(net) == job.table;
+	if (!c->skc_nulls_node.pprev || bucket < job.first_bucket || bucket >= job.end_bucket)
+		return false;
+#ifdef SOCKET_COPIES
+	socket_netns(identity.net);
+	if (!known_net.hashinfo)
+		known_net.hashinfo = hashinfo_of(net);
+	return known_net.ops == job.ns_ops && known_net.hashinfo == job.table;
+#else
+	return number_of(SOCKET_READ(net, ns.ops)) == job.ns_ops && hashinfo_of(net) == job.table;
+#endif
 }
 
 /* Reads one connection if it still exists. Discards the records if the socket was replaced during the read. */
 static __always_inline int take_found(u64 address)
 {
-	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
 	struct identity before = identity_of(address);
+	const struct sock_common *c = SOCKET_OF_IDENTITY(address);
 	int taken;
 
 	if (!is_in_batch(c, before))

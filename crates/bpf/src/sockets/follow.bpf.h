@@ -37,7 +37,5 @@ const volatile __u32 followed_ids[FOLLOWED_TYPES] = {};
 			bpf_core_read((void *)&value_, sizeof(value_), &(pointer)->field);      \
 		value_;                                                                         \
 	})
-/* The kernel holds the lock of the sockets that such programs read. */
-#define SOCKET_AGAIN(c_type, followed, address, field) (*(const volatile c_type *)&(followed)->field)
 
 #endif

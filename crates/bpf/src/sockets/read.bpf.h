@@ -80,15 +80,33 @@ static __always_inline u64 unless(u64 value, u64 none)
 
 #define WANTED(group) (groups & SOCKET_GROUP_##group)
 
+/* The inode of a network namespace. */
+static __always_inline u32 socket_netns(u64 address)
+{
+	const struct net *net = SOCKET_AT(net, address);
+
+#ifdef SOCKET_COPIES
+	/* Nearly all sockets have the namespace of the one before. It cannot be freed while a run, an RCU read side, lasts. */
+	if (address != known_net.address) {
+		known_net.inum = SOCKET_READ(net, ns.inum);
+		known_net.ops = (u64)SOCKET_READ(net, ns.ops);
+		known_net.address = address;
+		known_net.hashinfo = 0;
+	}
+	return known_net.inum;
+#else
+	return SOCKET_READ(net, ns.inum);
+#endif
+}
+
 /* The fields of struct sock_common, which full sockets, TIME_WAIT sockets and connection requests share. */
 static __always_inline void read_common(struct socket_record *r, const struct sock_common *c, u64 address)
 {
-	const struct net *net = SOCKET_AT(net, c->skc_net.net);
 	u16 family = c->skc_family;
 
 	r->address = address;
 	r->cookie = c->skc_cookie.counter;
-	r->netns = SOCKET_READ(net, ns.inum);
+	r->netns = socket_netns((u64)c->skc_net.net);
 	r->interface = c->skc_bound_dev_if;
 	r->local_port = c->skc_num;
 	r->remote_port = __builtin_bswap16(c->skc_dport);
@@ -296,17 +314,32 @@ struct progress {
 
 /* Reads a sequence number and its byte counter. Their difference is constant (the initial sequence number). The kernel updates
  * both under the socket's lock, which is not held here. If the difference has changed between two reads, both are read again. */
-#define READ_CONSISTENT(number, number_field, count, count_field)                            \
-	({                                                                              \
-		u32 first = *(const volatile u32 *)&tp->number_field - (u32)*(const volatile u64 *)&tp->count_field; \
-                                                                                        \
-		number = SOCKET_AGAIN(u32, tp, address, number_field);                  \
-		count = SOCKET_AGAIN(u64, tp, address, count_field);                    \
-		if (number - (u32)count != first) {                                     \
-			number = SOCKET_AGAIN(u32, tp, address, number_field);          \
-			count = SOCKET_AGAIN(u64, tp, address, count_field);            \
-		}                                                                       \
+#ifdef SOCKET_COPIES
+/* The kernel writes the number last. So if it is still the one of the copy, the copy's counter belongs to it. */
+#define READ_CONSISTENT(number, number_field, count, count_field)               \
+	({                                                                      \
+		const struct tcp_sock *now = SOCKET_AT(tcp_sock, address);      \
+                                                                                \
+		count = tp->count_field;                                        \
+		number = SOCKET_READ(now, number_field);                        \
+		if (number != tp->number_field) {                               \
+			count = SOCKET_READ(now, count_field);                  \
+			number = SOCKET_READ(now, number_field);                \
+		}                                                               \
 	})
+#else
+#define READ_CONSISTENT(number, number_field, count, count_field)                                          \
+	({                                                                                                \
+		u32 first = *(const volatile u32 *)&tp->number_field - (u32)*(const volatile u64 *)&tp->count_field; \
+                                                                                                          \
+		number = *(const volatile u32 *)&tp->number_field;                                        \
+		count = *(const volatile u64 *)&tp->count_field;                                          \
+		if (number - (u32)count != first) {                                                       \
+			number = *(const volatile u32 *)&tp->number_field;                                \
+			count = *(const volatile u64 *)&tp->count_field;                                  \
+		}                                                                                         \
+	})
+#endif
 
 /* `address`: of the socket that `tp` points to or is a copy of. */
 static __always_inline struct progress read_progress(const struct tcp_sock *tp, u64 address)

@@ -10,6 +10,10 @@ static __always_inline void begin_table(u64 heads_at, u32 stride, u32 total)
 static __always_inline void begin_run(void)
 {
 	socket_reader_begin(&reader);
+#ifdef SOCKET_COPIES
+	known_net.address = 0;
+	known_net.hashinfo = 0;
+#endif
 	at.record = 0;
 	at.name = 0;
 	at.first_record = 0;
@@ -85,7 +89,7 @@ static __always_inline void begin_listeners(u64 hashinfo)
 STEP(on_bound_socket)
 {
 	u64 node = at.inner, address = node - bpf_core_field_offset(struct sock_common, skc_bind_node);
-	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
+	const struct sock_common *c = SOCKET_FOR_IDENTITY(address);
 	const struct hlist_node *bound;
 	u16 family = c->skc_family;
 

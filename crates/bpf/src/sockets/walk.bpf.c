@@ -282,7 +282,7 @@ struct identity {
 
 static __always_inline struct identity identity_of(u64 address)
 {
-	const struct sock_common *c = SOCKET_FOLLOW_BESIDE(sock_common, address);
+	const struct sock_common *c = SOCKET_FOR_IDENTITY(address);
 #ifdef SOCKET_COPIES
 	struct identity identity = { .addresses = c->skc_addrpair, .net = (u64)c->skc_net.net };
 	const bool adjacent = false;
@@ -346,8 +346,7 @@ __noinline int rules_hold(u64 address, u32 full)
 	u32 rules = job.rules;
 
 	if (rules & RULE_NAMESPACES) {
-		const struct net *net = SOCKET_AT(net, c->skc_net.net);
-		u32 inum = SOCKET_READ(net, ns.inum);
+		u32 inum = socket_netns((u64)c->skc_net.net);
 
 		if (!bpf_map_lookup_elem(&wanted_namespaces, &inum))
 			return 0;
@@ -418,11 +417,10 @@ __noinline int unchanged(u64 address, u64 fingerprint)
 
 static __always_inline u64 identity_fingerprint(const struct sock_common *c, u8 state)
 {
-	const struct net *net = SOCKET_AT(net, c->skc_net.net);
 	u64 fingerprint = hash_mix(state, c->skc_addrpair);
 
 	fingerprint = hash_mix(fingerprint, (u64)c->skc_hash << 32 | c->skc_portpair);
-	return hash_mix(fingerprint, SOCKET_READ(net, ns.inum));
+	return hash_mix(fingerprint, socket_netns((u64)c->skc_net.net));
 }
 
 /* Fields of which at least one changes when a segment is sent or received, data is written or read, a connection enters or
@@ -537,7 +535,7 @@ static __always_inline int fill_tcp(u64 address, u32 shown)
 
 	if (!r)
 		return RECORDS_FULL;
-	read_common(r, SOCKET_FOLLOW(sock_common, address), address);
+	read_common(r, SOCKET_OF_IDENTITY(address), address);
 	read_tcp(r, SOCKET_FOLLOW(tcp_sock, address), shown, job.groups, &reader);
 	return TAKEN;
 }
@@ -561,8 +559,8 @@ __noinline int fill_small(u64 address, u32 state)
 static __always_inline int take_tcp_inline(u64 address, u32 shown)
 {
 	const struct inet_timewait_sock *tw;
-	const struct sock_common *c = SOCKET_AT(sock_common, address);
-	u8 state = SOCKET_READ(c, skc_state);
+	const struct sock_common *c = SOCKET_OF_IDENTITY(address);
+	u8 state = c->skc_state;
 	bool full = state != TIME_WAIT && state != NEW_SYN_RECV;
 
 	/* The socket was closed and removed from the table. */
@@ -679,9 +677,8 @@ static __always_inline void read_name(struct socket_record *r, const struct unix
 __noinline int netns_of(u64 address)
 {
 	const struct sock_common *c = SOCKET_FOLLOW(sock_common, address);
-	const struct net *net = SOCKET_AT(net, c->skc_net.net);
 
-	return SOCKET_READ(net, ns.inum);
+	return socket_netns((u64)c->skc_net.net);
 }
 
 __noinline int take_unix(u64 address)

@@ -512,7 +512,8 @@ fn casts_and_copies_read_the_same() {
     wait_until("two dumps are alike", || {
         let (left, right) = (read(&mut casts), read(&mut copies));
         assert_eq!(left.len(), right.len());
-        assert!(left.len() >= 80 + 2 + 2 + 2 + 1, "{}", left.len());
+        // 80 ends of connections and two UDP sockets at least; UNIX sockets and listeners beside them.
+        assert!(left.len() >= 82, "{}", left.len());
         left == right
     });
     drop(held);
