@@ -18,6 +18,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 pub mod waiting;
+mod unsampled;
 mod words;
 
 use std::borrow::Cow;
