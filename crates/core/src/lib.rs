@@ -14,6 +14,7 @@ pub mod judge;
 pub mod load;
 pub mod networks;
 pub mod observe;
+pub mod proc_net;
 pub mod relay;
 pub mod sock_diag;
 pub mod sockets;

@@ -5,6 +5,11 @@ use parshall_core::sock_diag::{DumpRequest, Message, Messages, push_dump};
 use parshall_evidence::socket::Selection;
 use parshall_sys::sock_diag::{DiagSocket, Plain, Reader};
 
+use crate::diag_module;
+
+/// The errno of a table that the kernel does not know, for lack of its module.
+const ENOENT: i32 = 2;
+
 /// An open SOCK_DIAG socket with the buffers of its requests and answers.
 #[derive(Debug)]
 pub(crate) struct Dumper {
@@ -21,9 +26,27 @@ impl Dumper {
         Ok(Self { reader, sequence: 0, request: Vec::with_capacity(4096) })
     }
 
-    /// Gives each socket of one table to `take`, still encoded. Returns whether the table changed during the walk in a way that may
+    /// Gives each socket of one table to `take`, still encoded. Loads the kernel's module for the table where that is needed and
+    /// this process may. Returns whether the table changed during the walk in a way that may
     /// have skipped sockets.
     pub(crate) fn dump(
+        &mut self,
+        asked: DumpRequest,
+        selection: &Selection,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<bool> {
+        let unknown = |done: &io::Result<bool>| done.as_ref().is_err_and(|e| e.raw_os_error() == Some(ENOENT));
+        let mut done = self.try_dump(asked, selection, take);
+        if unknown(&done) && diag_module::load(asked.table) {
+            done = self.try_dump(asked, selection, take);
+        }
+        if unknown(&done) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, diag_module::remedy(asked.table)));
+        }
+        done
+    }
+
+    fn try_dump(
         &mut self,
         asked: DumpRequest,
         selection: &Selection,

@@ -35,6 +35,13 @@ pub struct DumpRequest {
     family: u8,
 }
 
+impl DumpRequest {
+    /// Whether a socket of the table is among those asked for.
+    pub fn includes(&self, record: &SocketRecord) -> bool {
+        self.family == AF_UNSPEC || self.family == record.family
+    }
+}
+
 /// The dumps that a selection needs, the longest first.
 pub fn tables(selection: &Selection) -> Vec<DumpRequest> {
     let mut dumps = Vec::new();

@@ -1,8 +1,10 @@
 //! Sockets joined with the processes that hold them.
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use parshall_core::sock_diag::Table;
 use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
@@ -10,6 +12,7 @@ use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
 use super::{Namespace, Resolved, Sock};
 use parshall_host::left_out;
 use parshall_host::proc_fs;
+use parshall_host::proc_net;
 use parshall_host::tcp_diag::{TcpSocket, states};
 
 /// Connections that are looked at one by one: a record takes half a kilobyte, and to find its owner a few microseconds.
@@ -96,6 +99,7 @@ fn tcp() -> Selection {
 fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<String>) -> Vec<Row> {
     let mut rows = Vec::new();
     let (mut refused, mut connections) = (0, 0_usize);
+    let mut unknown: Option<String> = None;
     for namespace in namespaces {
         let mut take = |socket: &TcpSocket| {
             let connected = socket.record.state != LISTEN && socket.record.remote_port != 0;
@@ -107,7 +111,18 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
         let dumped = namespace
             .open_diag()
             .and_then(|mut diag| selections.iter().try_for_each(|selection| diag.each(selection, &mut take).map(drop)));
-        refused += usize::from(dumped.is_err());
+        // Without the kernel's module for such dumps, /proc has the same sockets.
+        let done = match dumped {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                unknown.get_or_insert_with(|| error.to_string());
+                from_proc(namespace, selections, &mut rows)
+            }
+            dumped => dumped,
+        };
+        refused += usize::from(done.is_err());
+    }
+    if let Some(reason) = unknown {
+        notes.push(format!("sockets were read from /proc/net: {reason}"));
     }
     if connections > CONNECTIONS_MAX {
         notes
@@ -121,6 +136,29 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
         ));
     }
     rows
+}
+
+/// Adds the sockets of a namespace that /proc/net tells of, at most [`CONNECTIONS_MAX`] for each selection.
+fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row>) -> io::Result<()> {
+    // What was dumped before one of the tables was refused comes again.
+    rows.retain(|row| row.netns != namespace.ino);
+    for selection in selections {
+        for table in [(Kind::Tcp, Table::Tcp), (Kind::Udp, Table::Udp)] {
+            if !selection.kinds.has(table.0) {
+                continue;
+            }
+            let first = rows.len();
+            namespace.run(|| {
+                proc_net::each(table.1, namespace.ino as u32, &mut |record, _| {
+                    if selection.holds(&record) && rows.len() - first < CONNECTIONS_MAX {
+                        let socket = TcpSocket { record, tcp_info_bytes: 0, mptcp: false };
+                        rows.push(Row { netns: namespace.ino, socket });
+                    }
+                })
+            })??;
+        }
+    }
+    Ok(())
 }
 
 /// Who holds which socket.

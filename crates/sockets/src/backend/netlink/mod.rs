@@ -32,6 +32,7 @@ use super::Backend;
 use crate::namespaces::{Discovery, Found, Namespace};
 use kept::Kept;
 use once::Once;
+use parshall_host::diag_module;
 use parshall_host::error::UserError;
 use reader::Worker;
 
@@ -110,6 +111,8 @@ struct Shared {
     sequence: AtomicU32,
     /// Whether the kernel accepts bytecode filters.
     filtered: AtomicBool,
+    /// Where the kernel cannot dump a table, its module is loaded, or else /proc/net is read.
+    falls_back: AtomicBool,
     portions: Mutex<Vec<Portion>>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -117,6 +120,10 @@ struct Shared {
 impl Shared {
     fn count(&self, what: &'static str) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+    }
+
+    fn read_proc_net(&self) -> bool {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).contains_key("proc-net")
     }
 
     fn portion(&self) -> Portion {
@@ -140,6 +147,8 @@ pub struct Netlink {
     shared: Arc<Shared>,
     layout: Layout,
     foreign_sockets: Vec<ForeignSocket>,
+    /// It was said that /proc/net is read.
+    reported_proc_net: bool,
     find: Find,
     orders: Vec<Orders>,
     threads: Vec<JoinHandle<()>>,
@@ -172,6 +181,7 @@ impl Netlink {
             kept: Mutex::new(Kept::new(own, options.keep, readers)),
             sequence: AtomicU32::new(1),
             filtered: AtomicBool::new(true),
+            falls_back: AtomicBool::new(true),
             portions: Mutex::default(),
             counts: Mutex::default(),
         });
@@ -181,6 +191,7 @@ impl Netlink {
             shared,
             layout,
             foreign_sockets: Vec::new(),
+            reported_proc_net: false,
             find,
             orders: Vec::new(),
             threads: Vec::new(),
@@ -256,7 +267,8 @@ impl Backend for Netlink {
     }
 
     /// The kinds are `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled` (a dump of which every
-    /// attempt was interrupted), `unsupported` (a table that the kernel cannot dump), `hidden-processes` (whose namespaces are
+    /// attempt was interrupted), `unsupported` (a table that the kernel cannot dump), `proc-net` (such a table that was read from
+    /// /proc/net), `hidden-processes` (whose namespaces are
     /// not known), `no-descriptors`, `no-memory` and `other`.
     fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -300,9 +312,18 @@ impl Backend for Netlink {
         if unsupported == ended && ended > 0 {
             return Err(UserError::new(
                 "the kernel cannot dump these sockets by SOCK_DIAG",
-                "load tcp_diag, udp_diag, mptcp_diag or unix_diag, or choose another --backend",
+                "`modprobe tcp_diag`, udp_diag, mptcp_diag or unix_diag as root, or choose another --backend",
             )
             .into());
+        }
+        if self.shared.read_proc_net() && !self.reported_proc_net {
+            self.reported_proc_net = true;
+            let modules: Vec<&str> = task.jobs.iter().map(|job| diag_module::name(job.asked.table)).collect();
+            tracing::warn!(
+                "some sockets were read from /proc/net, without counters, because the kernel cannot dump them: \
+                 `modprobe {}` as root",
+                modules.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join("`, `modprobe ")
+            );
         }
         account.namespaces = task.namespaces.len() as u64;
         account.namespaces_lost = task.lost.iter().filter(|lost| lost.load(Relaxed)).count() as u64;

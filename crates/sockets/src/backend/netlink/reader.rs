@@ -1,12 +1,14 @@
 //! A reader thread: it takes jobs of a dump until none is left, and opens a socket in the namespace of each.
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError};
 
 use parshall_core::sock_diag::{DumpRequest, Message, Messages, Reading, decode, push_dump};
 use parshall_evidence::socket::{Completeness, Group, SocketRecord};
+use parshall_host::{diag_module, proc_net};
+use parshall_sys::netns;
 use parshall_sys::sock_diag::{DiagSocket, Reader};
 
 use super::once::Once;
@@ -89,7 +91,12 @@ impl<'a> Worker<'a> {
                     self.shared.filtered.store(false, Relaxed);
                     continue;
                 }
-                Outcome::Refused(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => return Ok(false),
+                Outcome::Refused(libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => {
+                    if attempt == 1 && self.shared.falls_back.load(Relaxed) && diag_module::load(job.asked.table) {
+                        continue;
+                    }
+                    return Ok(self.shared.falls_back.load(Relaxed) && self.read_proc(job, account));
+                }
                 Outcome::Refused(errno) => return Err(io::Error::from_raw_os_error(errno)),
                 Outcome::Incomplete(why) => why,
             };
@@ -169,6 +176,48 @@ impl<'a> Worker<'a> {
             _ if answer.interrupted => Outcome::Incomplete("interrupted"),
             _ => Outcome::Complete,
         })
+    }
+
+    /// Reads the job's sockets from /proc/net, where the kernel cannot dump them. Returns whether it could.
+    fn read_proc(&mut self, job: Job, account: &mut Completeness) -> bool {
+        let namespace = &self.task.namespaces[job.namespace];
+        let mut found: Vec<(SocketRecord, String)> = Vec::new();
+        let mut read = || {
+            proc_net::each(job.asked.table, namespace.inode, &mut |record, name| {
+                if job.asked.includes(&record) {
+                    found.push((record, name.to_owned()));
+                }
+            })
+        };
+        let done = if namespace.inode == self.shared.own {
+            read()
+        } else {
+            namespace.open().and_then(|file| netns::run_in(file.as_fd(), read)).and_then(|done| done)
+        };
+        if done.is_err() {
+            return false;
+        }
+        self.shared.count("proc-net");
+        for (mut record, name) in found {
+            account.expected += 1;
+            if !self.task.selection.holds(&record) {
+                account.filtered += 1;
+                continue;
+            }
+            account.emitted += 1;
+            (record.name_at, record.name_len) = (self.portion.names.len() as u32, name.len() as u16);
+            self.portion.names.extend_from_slice(name.as_bytes());
+            // The kernel writes `@` for the NUL that an abstract name begins with.
+            if name.starts_with('@') {
+                let first = record.name_at as usize;
+                self.portion.names[first] = 0;
+            }
+            self.portion.records.push(record);
+            if self.portion.records.len() >= PORTION {
+                self.flush();
+            }
+        }
+        true
     }
 
     fn flush(&mut self) {

@@ -451,6 +451,7 @@ fn act(
     selection: Selection,
 ) -> (Vec<u64>, Completeness, bool, BTreeMap<&'static str, u64>, Vec<usize>) {
     let mut backend = with_list(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
+    backend.shared.falls_back.store(false, Relaxed);
     let mut task = backend.plan(&selection);
     task.jobs.truncate(1);
     let mut reader =
@@ -501,6 +502,36 @@ fn the_request_is_repeated_without_an_unknown_filter() {
     // Without a filter EINVAL is an error.
     let (_, _, lost, counts, _) = act(vec![vec![Done(libc::EINVAL)], vec![Done(libc::EINVAL)]], Selection::default());
     assert_eq!((lost, counts), (true, BTreeMap::from([("other", 1)])));
+}
+
+#[test]
+fn a_table_that_the_kernel_does_not_dump_is_read_from_proc() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut backend = with_list(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
+    let selection =
+        Selection { kinds: Kinds::of([Kind::Tcp]), ports: vec![(Side::Local, port)], ..Selection::default() };
+    let task = backend.plan(&selection);
+    // Refused again where modprobe finds the module: the kernel of this test has it built in, or loads it.
+    let answers = std::iter::repeat_with(|| vec![Step::Done(libc::ENOENT)]).take(2).collect();
+    let mut reader = Scripted { answers, now: VecDeque::new(), sequence: 0, socket: None, asked: Vec::new() };
+    let (replies, arriving) = sync_channel(100);
+    Worker::new(&mut reader, &mut Once::default(), &backend.shared, &task, &replies).work();
+    drop(replies);
+    let (mut rows, mut account) = (Vec::new(), Completeness::default());
+    for reply in arriving {
+        match reply {
+            Reply::Records(portion) => rows.extend(portion.records.clone()),
+            Reply::Ended { account: of_job, unsupported } => {
+                assert!(!unsupported);
+                account += of_job;
+            }
+        }
+    }
+    assert_eq!(rows.iter().map(|r| (r.local_port, r.state, r.protocol)).collect::<Vec<_>>(), [(port, 10, 6)]);
+    assert_eq!(rows[0].netns, home().inode);
+    assert_eq!(account.expected, account.emitted + account.filtered);
+    assert_eq!(backend.counts(), BTreeMap::from([("proc-net", 1)]));
 }
 
 #[test]
