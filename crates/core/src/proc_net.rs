@@ -115,7 +115,8 @@ fn unix(line: &str, netns: u32) -> Option<(SocketRecord, &str)> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
 
     #[test]
     fn lines_of_tcp_and_udp() {

@@ -46,12 +46,7 @@ impl Dumper {
         done
     }
 
-    fn try_dump(
-        &mut self,
-        asked: DumpRequest,
-        selection: &Selection,
-        take: &mut dyn FnMut(&[u8]),
-    ) -> io::Result<bool> {
+    fn try_dump(&mut self, asked: DumpRequest, selection: &Selection, take: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
         self.sequence = self.sequence.wrapping_add(1);
         self.request.clear();
         push_dump(&mut self.request, self.sequence, asked, selection, true);

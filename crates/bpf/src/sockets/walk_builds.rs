@@ -76,7 +76,10 @@ macro_rules! build {
                 }
             }
 
-            pub(super) fn load(batch_max: u32, types: Option<&KernelTypes>) -> Result<Box<dyn Program>, libbpf_rs::Error> {
+            pub(super) fn load(
+                batch_max: u32,
+                types: Option<&KernelTypes>,
+            ) -> Result<Box<dyn Program>, libbpf_rs::Error> {
                 // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
                 let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
                 let path = types.and_then(KernelTypes::path);

@@ -504,7 +504,8 @@ fn casts_and_copies_read_the_same() {
     let here = netns.run(|| Ok(own_namespace())).unwrap();
     let wanted = Selection { namespaces: vec![here], groups: Groups::ALL, states: !0 - 1, ..Default::default() };
     let read = |walk: &mut Walk| {
-        let mut rows: Vec<_> = dump(walk, &wanted).0.into_iter().map(|(record, name)| (timeless(record), name)).collect();
+        let mut rows: Vec<_> =
+            dump(walk, &wanted).0.into_iter().map(|(record, name)| (timeless(record), name)).collect();
         rows.sort_by_key(|(record, _)| record.address);
         rows
     };
@@ -521,14 +522,7 @@ fn casts_and_copies_read_the_same() {
 
 /// The record without the fields that count time.
 fn timeless(record: SocketRecord) -> SocketRecord {
-    SocketRecord {
-        timer_ms: 0,
-        last_data_sent_ms: 0,
-        last_data_recv_ms: 0,
-        last_ack_recv_ms: 0,
-        busy_us: 0,
-        ..record
-    }
+    SocketRecord { timer_ms: 0, last_data_sent_ms: 0, last_data_recv_ms: 0, last_ack_recv_ms: 0, busy_us: 0, ..record }
 }
 
 #[test]

@@ -17,8 +17,8 @@ pub mod service;
 mod stream;
 #[cfg(test)]
 mod tests;
-pub mod waiting;
 mod unsampled;
+pub mod waiting;
 mod words;
 
 use std::borrow::Cow;
