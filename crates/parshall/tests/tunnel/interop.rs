@@ -1,4 +1,5 @@
-//! `parshall tunnel` with other implementations of WireGuard as its peer: wireguard-go and boringtun.
+//! `parshall tunnel` with other implementations of WireGuard as its peer: wireguard-go, boringtun and the kernel's own.
+//! The suite `kernels` runs the tests with the latter in guests whose kernels have it.
 //!
 //! ```text
 //!  host 0, parshall                     host 1, the other
@@ -19,9 +20,18 @@ const INNER: [[&str; 2]; 2] = [["10.9.0.1", "10.9.0.2"], ["fd09::1", "fd09::2"]]
 /// A session is replaced after 120 s (REKEY_AFTER_TIME in the WireGuard paper, section 6.1).
 const REKEY: Duration = Duration::from_secs(120);
 
-/// Another implementation: the name of its directory in target/peers, its program, and its flags before the interface.
+/// Another implementation.
 #[derive(Clone, Copy)]
-struct Other {
+enum Other {
+    /// A program with a TUN device.
+    Program(Program),
+    /// The kernel's module.
+    Linux,
+}
+
+/// The name of its directory in target/peers, its program, and its flags before the interface.
+#[derive(Clone, Copy)]
+struct Program {
     directory: &'static str,
     program: &'static str,
     flags: &'static [&'static str],
@@ -29,16 +39,17 @@ struct Other {
     tag: &'static str,
 }
 
-const WIREGUARD_GO: Other = Other { directory: "wireguard-go-", program: "wireguard", flags: &["-f"], tag: "go" };
-const BORINGTUN: Other = Other {
+const WIREGUARD_GO: Other =
+    Other::Program(Program { directory: "wireguard-go-", program: "wireguard", flags: &["-f"], tag: "go" });
+const BORINGTUN: Other = Other::Program(Program {
     directory: "boringtun-cli-",
     program: "bin/boringtun-cli",
     // Its connected sockets keep an address that is gone.
     flags: &["--foreground", "--disable-drop-privileges", "--disable-connected-udp"],
     tag: "bt",
-};
+});
 
-impl Other {
+impl Program {
     /// Where scripts/peers/fetch has put it.
     fn find(&self) -> Option<PathBuf> {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
@@ -49,36 +60,64 @@ impl Other {
     }
 }
 
+impl Other {
+    fn name(self) -> &'static str {
+        match self {
+            Other::Program(program) => program.program,
+            Other::Linux => "the kernel's WireGuard",
+        }
+    }
+
+    fn tag(self) -> &'static str {
+        match self {
+            Other::Program(program) => program.tag,
+            Other::Linux => "lx",
+        }
+    }
+
+    /// Makes its interface on a host, and returns its process. An error says why that cannot be done here.
+    fn start(self, host: &Host, interface: &str) -> Result<Option<Child>, String> {
+        let Other::Program(own) = self else {
+            let made = host.run("ip", &["link", "add", interface, "type", "wireguard"]);
+            return if made.status.success() { Ok(None) } else { Err("the kernel has none".into()) };
+        };
+        let program = own.find().ok_or("scripts/peers/fetch did not get it")?;
+        let mut command = Command::new(program);
+        command.args(own.flags).arg(interface).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = host.netns.run(|| command.spawn()).unwrap();
+        wait_until("no socket", || socket(interface).exists());
+        Ok(Some(child))
+    }
+}
+
 /// A tunnel between parshall and another implementation. Both end with it.
 struct Pair {
     hosts: [Host; 2],
     interfaces: [String; 2],
-    other: Child,
+    other: Option<Child>,
     _scratch: Scratch,
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
         self.hosts[0].run(PARSHALL, &["tunnel", "down", &self.interfaces[0]]);
-        self.other.kill().ok();
-        self.other.wait().ok();
+        if let Some(other) = &mut self.other {
+            other.kill().ok();
+            other.wait().ok();
+        }
         fs::remove_file(socket(&self.interfaces[1])).ok();
         fs::remove_file(format!("/run/parshall/tunnel/{}.log", self.interfaces[0])).ok();
     }
 }
 
 impl Pair {
-    /// None where the other implementation is missing.
-    fn start(other: Other, test: &str) -> Option<Self> {
-        let what = format!("parshall tunnel with {} as its peer", other.program);
+    /// With this engine of parshall. None where the other implementation is missing.
+    fn start(other: Other, test: &str, engine: &str) -> Option<Self> {
+        let what = format!("parshall tunnel with {} as its peer", other.name());
         if !root(&what) || !has(&["ip", "wg"], &what) {
             return None;
         }
-        let Some(program) = other.find() else {
-            common::skip(&what, "scripts/peers/fetch did not get it");
-            return None;
-        };
-        let tag = format!("{}{test}", other.tag);
+        let tag = format!("{}{test}", other.tag());
         let hosts = [0, 1].map(|n| Host::new(&format!("{tag}{n}")));
         hosts[0].connect(
             &hosts[1],
@@ -88,13 +127,12 @@ impl Pair {
         // The sockets of all namespaces are in one directory: another name for each run and test.
         let interfaces = [0, 1].map(|n| format!("{tag}{n}-{}", std::process::id()));
         let scratch = Scratch::new();
-        let mut command = Command::new(program);
-        command.args(other.flags).arg(&interfaces[1]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = hosts[1].netns.run(|| command.spawn()).unwrap();
-        let pair = Self { hosts, interfaces, other: child, _scratch: scratch };
+        let process = other.start(&hosts[1], &interfaces[1]);
+        let process = process.map_err(|why| common::skip(&what, &why)).ok()?;
+        let pair = Self { hosts, interfaces, other: process, _scratch: scratch };
         let files = [0, 1].map(|n| pair.config(n));
-        pair.hosts[0].done(PARSHALL, &["tunnel", "up", &files[0], "--interface", &pair.interfaces[0], "--daemon"]);
-        wait_until("no socket", || socket(&pair.interfaces[1]).exists());
+        let up = ["tunnel", "up", &files[0], "--interface", &pair.interfaces[0], "--daemon", "--engine", engine];
+        pair.hosts[0].done(PARSHALL, &up);
         pair.hosts[1].done("wg", &["setconf", &pair.interfaces[1], &files[1]]);
         for inner in INNER {
             pair.hosts[1].add_address(inner[1], &pair.interfaces[1]);
@@ -144,8 +182,8 @@ impl Pair {
 }
 
 /// Streams over both families inside and outside; either end moves to another address.
-fn carries_streams_and_roams(other: Other) {
-    let Some(pair) = Pair::start(other, "s") else { return };
+fn carries_streams_and_roams(other: Other, engine: &str) {
+    let Some(pair) = Pair::start(other, "s", engine) else { return };
     pair.streams();
     for n in 0..2 {
         let dump = pair.wg(n, "dump");
@@ -178,9 +216,9 @@ fn carries_streams_and_roams(other: Other) {
 }
 
 /// A connection in use goes on while its session is replaced.
-fn replaces_sessions_under_load(other: Other) {
+fn replaces_sessions_under_load(other: Other, engine: &str) {
     const PAUSE: Duration = Duration::from_millis(10);
-    let Some(pair) = Pair::start(other, "k") else { return };
+    let Some(pair) = Pair::start(other, "k", engine) else { return };
     let [mut client, mut server] =
         bed::connect(&pair.hosts[0].netns, &pair.hosts[1].netns, INNER[0][1].parse().unwrap());
     let echo = std::thread::spawn(move || {
@@ -214,23 +252,47 @@ fn replaces_sessions_under_load(other: Other) {
 #[test]
 #[ignore = "make test-all"]
 fn wireguard_go_carries_streams_and_roams() {
-    carries_streams_and_roams(WIREGUARD_GO);
+    carries_streams_and_roams(WIREGUARD_GO, "auto");
 }
 
 #[test]
 #[ignore = "make test-all"]
 fn boringtun_carries_streams_and_roams() {
-    carries_streams_and_roams(BORINGTUN);
+    carries_streams_and_roams(BORINGTUN, "auto");
 }
 
 #[test]
 #[ignore = "make test-all"]
 fn sessions_with_wireguard_go_are_replaced_under_load() {
-    replaces_sessions_under_load(WIREGUARD_GO);
+    replaces_sessions_under_load(WIREGUARD_GO, "auto");
 }
 
 #[test]
 #[ignore = "make test-all"]
 fn sessions_with_boringtun_are_replaced_under_load() {
-    replaces_sessions_under_load(BORINGTUN);
+    replaces_sessions_under_load(BORINGTUN, "auto");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn linux_and_plain_carry_streams_and_roam() {
+    carries_streams_and_roams(Other::Linux, "plain");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn linux_and_uring_carry_streams_and_roam() {
+    carries_streams_and_roams(Other::Linux, "uring");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn sessions_of_linux_and_plain_are_replaced_under_load() {
+    replaces_sessions_under_load(Other::Linux, "plain");
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn sessions_of_linux_and_uring_are_replaced_under_load() {
+    replaces_sessions_under_load(Other::Linux, "uring");
 }
