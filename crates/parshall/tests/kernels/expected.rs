@@ -116,15 +116,16 @@ pub fn compare(machine: &Machine, values: &Values) {
         return;
     }
     let (before, expected) = (all_seen().remove(&machine.name).unwrap_or_default(), expected());
-    let changed: Vec<String> = values
-        .iter()
-        .filter(|(check, value)| before.get(*check) != Some(value))
-        .map(|(check, value)| {
-            let right = expected.right(&machine.name, check).map_or("nothing", String::as_str);
-            let before = before.get(check).map_or("nothing", String::as_str);
-            format!("{check}: {value}\n  before: {before}\n  expected: {right}")
-        })
-        .collect();
+    let mut changed = Vec::new();
+    for (check, value) in values {
+        let right = expected.right(&machine.name, check);
+        // What was not seen before must be right.
+        let known = before.get(check).or(right);
+        if known != Some(value) {
+            let [right, known] = [right, known].map(|text| text.map_or("nothing", String::as_str));
+            changed.push(format!("{check}: {value}\n  before: {known}\n  expected: {right}"));
+        }
+    }
     let what = "if that is right, BLESS=1 rewrites seen.toml";
     assert!(changed.is_empty(), "the machine {} reports otherwise; {what}:\n{}", machine.name, changed.join("\n"));
 }

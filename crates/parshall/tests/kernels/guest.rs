@@ -27,7 +27,7 @@ pub type With = (PathBuf, String);
 
 /// Boots a machine and runs a script of `guest/`, with this name, in it. None, with a reported skip, where the kernel or qemu is missing.
 pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: u32) -> Option<Reports> {
-    let what = format!("the kernel {}", machine.kernel);
+    let what = format!("parshall on the kernel {} of scripts/kernels", machine.kernel);
     if cfg!(not(target_arch = "x86_64")) {
         skip(&what, "the guests are of x86_64");
         return None;
@@ -36,7 +36,7 @@ pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: 
         return None;
     }
     if let Err(why) = there(&machine.kernel) {
-        skip(&what, &why);
+        skip(&what, &format!("it is not there: {why}"));
         return None;
     }
     let _turn = Turn::take();

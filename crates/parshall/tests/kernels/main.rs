@@ -37,6 +37,7 @@ fn light(machine: &str) {
     programs::compare(&machine, &reports);
     let mut values = Values::new();
     checks::rungs(&reports, &mut values);
+    programs::explained(&reports, &mut values);
     // Other suites run at the same time.
     checks::verdicts(&reports, false, &mut values);
     sockets::backends(&reports, &mut values);
@@ -135,7 +136,6 @@ long! {
     on_6_1 = "6.1": verdicts testbeds suites;
     on_6_12 = "6.12": verdicts testbeds suites;
     on_newest = "newest": verdicts testbeds suites;
-    locked_down = "6.12 lockdown": verdicts;
     without_tcp_diag = "6.12 without tcp_diag": verdicts;
     without_btf = "6.12 without BTF": verdicts;
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use libbpf_rs::query::ProgInfoIter;
 use serde::{Deserialize, Serialize};
 
-use crate::checks::document;
+use crate::checks::{Values, document};
 use crate::expected::{Machine, path};
 use crate::guest::Reports;
 
@@ -49,6 +49,26 @@ fn list() {
         before = names;
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
+}
+
+/// Whether doctor says why programs of the rung btf are not held: it names each of them, or it promises no more than the rung that was
+/// had and says why.
+pub fn explained(reports: &Reports, values: &mut Values) {
+    let doctor = document(reports, "doctor").unwrap_or_default();
+    let had = document(reports, "run/nagle-delayed-ack").unwrap_or_default();
+    let of_btf = golden().into_values().filter(|held| held.rung == "btf").flat_map(|held| held.programs);
+    let held: BTreeSet<&str> = reports["programs"].stdout.lines().collect();
+    let said = doctor.to_string();
+    let unnamed: BTreeSet<String> =
+        of_btf.filter(|name| !held.contains(name.as_str()) && !said.contains(name.as_str())).collect();
+    let lower = doctor["rung"] != "btf" && doctor["rung"] == had["rung"];
+    let explained = lower && doctor["why_not_higher"].as_array().is_some_and(|why| !why.is_empty());
+    let value = match unnamed.len() {
+        0 => "named".to_owned(),
+        _ if explained => "named".to_owned(),
+        n => format!("{n} are not"),
+    };
+    values.insert("doctor: programs that are not loaded".into(), value);
 }
 
 pub fn compare(machine: &Machine, reports: &Reports) {

@@ -18,7 +18,7 @@ report_run() {
     name="$1"
     shift
     for attempt in 1 2 3; do
-        timeout -s KILL 120 "$@" >/tmp/report.out 2>/tmp/report.err </dev/null
+        timeout -s KILL 300 "$@" >/tmp/report.out 2>/tmp/report.err </dev/null
         code=$?
         ! grep -q '"verdict"' /tmp/report.out || break
     done
