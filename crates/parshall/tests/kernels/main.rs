@@ -103,10 +103,10 @@ fn testbeds(machine: &str) {
     expected::compare(&machine, &values);
 }
 
-/// The relay, the tunnel, and the BPF programs by their own suites.
+/// The relay, the tunnel and the sockets by their own suites.
 fn suites(machine: &str) {
     let machine = expected::machine(machine);
-    let binaries = guest::suites(&["relay", "tunnel", "together", "sockets", "probes"]);
+    let binaries = guest::suites(&["relay", "tunnel", "together", "sockets"]);
     let path = Scratch::new();
     std::fs::write(path.file("path"), common::PARSHALL).unwrap();
     let mut with = vec![(path.file("path"), "/etc/parshall-path".to_owned())];

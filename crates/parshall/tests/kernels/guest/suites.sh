@@ -28,4 +28,3 @@ suite() {
 suite tunnel tunnel --include-ignored --nocapture linux
 suite sockets-agree together --nocapture sockets::the_backends_agree
 suite sockets sockets --nocapture
-suite probes probes --nocapture
