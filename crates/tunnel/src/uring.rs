@@ -237,6 +237,8 @@ struct InFlight {
     /// or its datagrams would be lost, or would leave by whatever has got the number then.
     sockets: Arc<Sockets>,
     request: Request,
+    /// Its buffer comes back only when the kernel needs it no more.
+    zero_copy: bool,
     /// Of the send; a zero-copy send has one before its buffer comes back.
     result: Option<i32>,
 }
@@ -331,6 +333,13 @@ impl RingTrains {
         }
     }
 
+    /// How many trains may be sent now without copying them. The kernel has the memory of one as long as its datagrams wait, seconds
+    /// where a neighbour does not answer: they hold half of the slots at most, so that other trains go on.
+    fn uncopied(&self) -> usize {
+        let held = self.in_flight.iter().flatten().filter(|train| train.zero_copy).count();
+        if self.zero_copy { (self.in_flight.len() / 2).saturating_sub(held) } else { 0 }
+    }
+
     fn fd(sockets: &Sockets, to: &Endpoint) -> RawFd {
         sockets.of(to.remote.is_ipv6()).as_raw_fd()
     }
@@ -369,11 +378,14 @@ impl Trains for RingTrains {
         self.settle();
         self.counts.add(Count::SendCalls, 1);
         let count = self.waiting.len();
+        let uncopied = self.uncopied();
         for (n, (batch, target)) in self.waiting.drain(..).enumerate() {
+            let zero_copy = n < uncopied;
             let slot = self.in_flight.iter().position(Option::is_none).expect("there are as many slots as batches");
             let fd = Self::fd(sockets, &target.to);
-            let request = self.ring.send_message(fd, batch, n + 1 < count, self.zero_copy, SEND + slot as u64);
-            self.in_flight[slot] = Some(InFlight { target, sockets: Arc::clone(sockets), request, result: None });
+            let request = self.ring.send_message(fd, batch, n + 1 < count, zero_copy, SEND + slot as u64);
+            self.in_flight[slot] =
+                Some(InFlight { target, sockets: Arc::clone(sockets), request, zero_copy, result: None });
             self.unsent += 1;
         }
     }

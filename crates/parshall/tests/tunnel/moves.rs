@@ -9,8 +9,9 @@ use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parshall_core::tunnel::PrivateKey;
 use parshall_sys::udp_batch::{DatagramBatch, options};
 
 use crate::bed::{KEYS, reaches, wait_until};
@@ -234,6 +235,37 @@ fn a_tunnel_goes_back_to_a_port_that_its_datagrams_still_leave_from() {
     }
     a.done("tc", &["qdisc", "del", "dev", "eth0", "root"]);
     reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
+}
+
+#[test]
+fn peers_that_are_not_there_hold_nobody_up() {
+    let what = "a tunnel to hosts of the link that do not answer";
+    if !root(what) || !has(&["ip"], what) {
+        return;
+    }
+    for engine in [&[][..], &["--engine", "uring"], &["--engine", "uring", "--uring-zero-copy"]] {
+        let scratch = Scratch::new();
+        let ends = ends("gone");
+        let [a, b] = &ends;
+        up(b, &config(&scratch, b, 1, ""), &[]);
+        // What goes to them waits for their link address, more of it than is ever in flight.
+        let mut more = "Endpoint = 192.0.2.2:51820\n".to_owned();
+        for n in 0..40 {
+            let key = PrivateKey::new([n + 101; 32]).public();
+            more +=
+                &format!("[Peer]\nPublicKey = {key}\nEndpoint = 192.0.2.{}:4000\nPersistentKeepalive = 1\n", 100 + n);
+        }
+        up(a, &config(&scratch, a, 0, &more), engine);
+        let begun = Instant::now();
+        let mut slowest = Duration::ZERO;
+        while begun.elapsed() < Duration::from_secs(3) {
+            let asked = Instant::now();
+            reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
+            slowest = slowest.max(asked.elapsed());
+        }
+        // They wait for three seconds.
+        assert!(slowest < Duration::from_secs(2), "{engine:?}: {slowest:?}");
+    }
 }
 
 #[test]
