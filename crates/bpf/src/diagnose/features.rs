@@ -224,6 +224,19 @@ pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
     missing.collect()
 }
 
+/// The programs of `loaded` that are in the place of better ones, each with the reason.
+pub fn replaced(loaded: &[Program], refused: &[Refused]) -> Vec<String> {
+    let mut replaced = Vec::new();
+    for sight in SIGHTS {
+        let Some(used) = sight.programs.iter().find(|program| loaded.contains(program)) else { continue };
+        let better = sight.programs.iter().take_while(|program| *program != used);
+        for one in better.filter_map(|program| refused.iter().find(|one| one.program == program.name)) {
+            replaced.push(format!("{} in place of {} ({})", used.name, one.program, one.reason));
+        }
+    }
+    replaced
+}
+
 /// All tracepoints that the list names.
 pub fn tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
     SIGHTS.iter().flat_map(|sight| sight.programs).filter_map(|program| match program.hook {
@@ -271,6 +284,9 @@ mod tests {
         }
         assert!(left.contains(&"on_sendmsg_locked") && left.contains(&"on_def_readable"));
         assert_eq!(lost(&["on_send_end", "on_recv", "on_send_begin", "on_data_ready"]), []);
+        let replaced = replaced(&chosen(&refused), &refused);
+        assert_eq!(replaced.len(), 7, "{replaced:?}");
+        assert_eq!(replaced[0], "on_inet_sendmsg in place of on_send_end (no such hook)");
     }
 
     #[test]

@@ -301,13 +301,15 @@ impl Probes {
         self.programs.lost()
     }
 
-    /// Loads and attaches what an observation does, and returns what the kernel does not let it see. Nothing is observed.
-    pub fn trial() -> Result<Vec<Missing>, Error> {
+    /// Loads and attaches what an observation does, and returns what the kernel does not let it see, and which programs are in the
+    /// place of better ones. Nothing is observed.
+    pub fn trial() -> Result<(Vec<Missing>, Vec<String>), Error> {
         let mut probes = Self::load(&Config::default())?;
         probes.attach_always()?;
         probes.begin_slice()?;
         probes.end_slice();
-        Ok(probes.lost())
+        let replaced = features::replaced(&probes.programs.loaded, &probes.programs.refused.borrow());
+        Ok((probes.lost(), replaced))
     }
 
     /// Attaches what the subject was seen to need since the slice began: datagrams and splice() cost the whole host more than they

@@ -49,10 +49,22 @@ impl Attempt {
 pub enum Trial {
     /// An observation finds out by itself.
     NotTried,
-    /// It can be used; what it does not show, a sentence each with the kernel's reason.
-    Works(Vec<String>),
+    /// It can be used.
+    Works {
+        /// What it does not show, a sentence each with the kernel's reason.
+        missing: Vec<String>,
+        /// Programs that are in the place of others, with the reason.
+        replaced: Vec<String>,
+    },
     /// It cannot be used, with the kernel's reason.
     Refused(String),
+}
+
+impl Trial {
+    /// Everything can be used.
+    pub fn all() -> Self {
+        Trial::Works { missing: Vec::new(), replaced: Vec::new() }
+    }
 }
 
 /// Where CPU quotas can be read.

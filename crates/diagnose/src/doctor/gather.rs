@@ -22,13 +22,15 @@ pub fn gather_with_trial() -> Facts {
     let mut facts = gather();
     if facts.btf {
         facts.probes = match Probes::trial() {
-            Ok(missing) => Trial::Works(missing.iter().map(ToString::to_string).collect()),
+            Ok((missing, replaced)) => {
+                Trial::Works { missing: missing.iter().map(ToString::to_string).collect(), replaced }
+            }
             Err(error) => Trial::Refused(error.to_string()),
         };
     }
-    if !matches!(facts.probes, Trial::Works(_)) {
+    if !matches!(facts.probes, Trial::Works { .. }) {
         facts.classic = match Classic::trial() {
-            Ok(()) => Trial::Works(Vec::new()),
+            Ok(()) => Trial::all(),
             Err(error) => Trial::Refused(error.to_string()),
         };
     }

@@ -296,14 +296,21 @@ fn probes(f: &Facts) -> Check {
     let remedy =
         if is_confidential(f) { "boot with lockdown=integrity, or without lockdown" } else { "use a newer kernel" };
     match (&f.probes, &f.classic) {
-        (Trial::Works(missing), _) if missing.is_empty() => ok(id, name, "all were loaded and attached"),
-        (Trial::Works(missing), _) => ok(id, name, format!("refused in part: {}", missing.join("; ")))
+        (Trial::Works { missing, replaced }, _) if missing.is_empty() && replaced.is_empty() => {
+            ok(id, name, "all were loaded and attached")
+        }
+        (Trial::Works { missing, replaced }, _) if missing.is_empty() => {
+            ok(id, name, format!("all is observed; {}", replaced.join("; ")))
+        }
+        (Trial::Works { missing, .. }, _) => ok(id, name, format!("refused in part: {}", missing.join("; ")))
             .limited("causes that need what is not seen are not tested")
             .remedy(remedy),
-        (Trial::Refused(why), Trial::Works(_)) => {
+        (Trial::Refused(why), Trial::Works { .. }) => {
             ok(id, name, why.clone()).limited("flows are sampled, not timed event by event").remedy(remedy)
         }
-        (Trial::NotTried, Trial::Works(_)) => ok(id, name, "those for kernels without BTF were loaded and attached"),
+        (Trial::NotTried, Trial::Works { .. }) => {
+            ok(id, name, "those for kernels without BTF were loaded and attached")
+        }
         (Trial::Refused(why), _) | (_, Trial::Refused(why)) => {
             ok(id, name, why.clone()).missing("no probes in the kernel: the rung is procfs").remedy(remedy)
         }

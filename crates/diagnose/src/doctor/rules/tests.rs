@@ -21,7 +21,7 @@ fn full() -> Facts {
         bpf_map: Attempt::Works,
         bpf_ring_buffer: Attempt::Works,
         bpf_program: Attempt::Works,
-        probes: Trial::Works(Vec::new()),
+        probes: Trial::all(),
         classic: Trial::NotTried,
         bpf_jit: Some(1),
         software_counter: Attempt::Works,
@@ -145,7 +145,7 @@ fn lockdown_is_the_reason_also_where_programs_that_read_nothing_are_loaded() {
 #[test]
 fn the_rung_is_the_one_whose_programs_the_kernel_takes() {
     let why = "sends are not seen (on_send_end: this kernel has no tracepoint sock_send_length)".to_owned();
-    let facts = Facts { probes: Trial::Refused(why.clone()), classic: Trial::Works(Vec::new()), ..full() };
+    let facts = Facts { probes: Trial::Refused(why.clone()), classic: Trial::all(), ..full() };
     let findings = examine(&facts);
     assert_eq!((findings.rung, &findings.why_not_higher), (Rung::Tracepoint, &vec![why.clone()]));
     assert_eq!(state(&findings, "probes"), State::Limited);
@@ -158,10 +158,21 @@ fn the_rung_is_the_one_whose_programs_the_kernel_takes() {
 #[test]
 fn a_program_that_is_refused_is_named_and_leaves_the_rung() {
     let lost = "TCP's timers are not seen (on_timer: invalid func)".to_owned();
-    let findings = examine(&Facts { probes: Trial::Works(vec![lost.clone()]), ..full() });
+    let findings =
+        examine(&Facts { probes: Trial::Works { missing: vec![lost.clone()], replaced: Vec::new() }, ..full() });
     assert_eq!(findings.rung, Rung::Btf);
     let probes = findings.checks.iter().find(|c| c.id == "probes").unwrap();
     assert!(probes.state == State::Limited && probes.seen.contains(&lost), "{probes:?}");
+}
+
+#[test]
+fn a_program_that_is_replaced_is_named_and_nothing_is_lost() {
+    let replaced =
+        vec!["on_inet_recvmsg in place of on_recv (this kernel has no tracepoint sock_recv_length)".to_owned()];
+    let findings =
+        examine(&Facts { probes: Trial::Works { missing: Vec::new(), replaced: replaced.clone() }, ..full() });
+    let probes = findings.checks.iter().find(|c| c.id == "probes").unwrap();
+    assert!(probes.state == State::Ok && probes.seen.contains(&replaced[0]), "{probes:?}");
 }
 
 #[test]
