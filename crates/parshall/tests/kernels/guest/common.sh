@@ -12,15 +12,16 @@ report() {
     finished "$name" $?
 }
 
-# report_run NAME COMMAND...: the same for an observation, which is repeated where it ended without a verdict: a guest stands still when
-# the host does other things, and loads end by themselves.
+# report_run NAME PATTERN COMMAND...: the same for an observation, which is repeated up to two times where its output lacks the pattern: a
+# guest stands still when the host does other things, and loads end by themselves.
 report_run() {
     name="$1"
-    shift
+    pattern="$2"
+    shift 2
     for attempt in 1 2 3; do
         timeout -s KILL 300 "$@" >/tmp/report.out 2>/tmp/report.err </dev/null
         code=$?
-        ! grep -q '"verdict"' /tmp/report.out || break
+        ! grep -q "$pattern" /tmp/report.out || break
     done
     finished "$name" $code
 }

@@ -26,6 +26,6 @@ wait_for_listener c 7100
 $ip netns exec c parshall lab load rpc-echo --connect 127.0.0.1:7100 --clients 4 --for 3000s >/dev/null 2>&1 &
 sleep 1
 LIST=/tmp/programs kernels --exact --ignored programs::list >/dev/null 2>&1 &
-report_run run/nagle-delayed-ack parshall attach --netns c --port 7100 --for 2500ms --format json
+report_run run/nagle-delayed-ack '"cause": *"nagle-delayed-ack"' parshall attach --netns c --port 7100 --for 2500ms --format json
 kill $!
 report programs cat /tmp/programs

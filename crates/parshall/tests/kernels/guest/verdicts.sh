@@ -1,11 +1,11 @@
 # Faults of the lab, which must get the same verdicts as on the kernel of the recordings. The control groups are of version 2.
 
 for fault in nagle-delayed-ack cork-held cpu-throttled; do
-    report_run run/$fault parshall lab run $fault --for 3s --format json
+    report_run run/$fault '"verdict"' parshall lab run $fault --for 3s --format json
 done
-report_run run/nagle-stall parshall lab run nagle-stall --for 3s --format json
+report_run run/nagle-stall '"verdict"' parshall lab run nagle-stall --for 3s --format json
 # A lock whose holder waits for its client.
-report_run run/held-row-lock parshall lab run held-row-lock --for 3s --format json
+report_run run/held-row-lock '"verdict"' parshall lab run held-row-lock --for 3s --format json
 
 # The fault packet-loss with netem, which loses packets on every kernel, and with loads that do not end by themselves: a stream leaves
 # little of the guest's CPU for loading the probes. A router loses them, as TCP hears of what its own host's qdisc drops.
@@ -31,7 +31,7 @@ wait_for_listener d 7000
 $ip netns exec s parshall lab load stream --connect 10.2.0.2:7000 --for 3000s >/dev/null 2>&1 &
 client=$!
 sleep 2
-report_run run/packet-loss parshall attach --pid $client --for 3s --format json
+report_run run/packet-loss '"verdict"' parshall attach --pid $client --for 3s --format json
 kill $server $client
 
 # A server that shares its CPU with programs that need it.
@@ -45,5 +45,5 @@ sleep 5
 taskset 2 parshall lab load rpc-echo --connect 127.0.0.1:7000 --clients 2 --nodelay --together --for 300s >/dev/null 2>&1 &
 client=$!
 sleep 3
-report_run run/run-queue-latency parshall attach --pid $server --for 3s --format json
+report_run run/run-queue-latency '"verdict"' parshall attach --pid $server --for 3s --format json
 kill $hogs $server $client
