@@ -148,6 +148,8 @@ fn of_suite(results: &Values, reported: &Reported) -> String {
     let mut wrong = BTreeMap::<String, usize>::new();
     for (test, result) in results.iter().filter(|(_, result)| *result != "ok") {
         let module = test.rsplit_once("::").map_or("", |(module, _)| module);
+        // The reasons are in the guest's report.
+        let result = result.split(':').next().unwrap_or_default();
         *wrong.entry(format!("of {module} {result}")).or_default() += 1;
     }
     let wrong: Vec<String> = wrong.into_iter().map(|(what, n)| format!("{n} {what}")).collect();

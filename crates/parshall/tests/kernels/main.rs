@@ -25,7 +25,7 @@ use checks::Values;
 use common::Scratch;
 
 /// The time after which a guest is killed: many times what it takes on a host that does nothing else.
-const LIGHT_LIMIT_S: u32 = 400;
+const LIGHT_LIMIT_S: u32 = 600;
 const LIMIT_S: u32 = 3000;
 
 /// What `make test` sees of a machine. It has not the time for all of them: the kernel of its own host is like 6.12.
