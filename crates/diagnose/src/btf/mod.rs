@@ -391,8 +391,6 @@ impl Session {
             asked_pids: observed.clone(),
             asked_ports: resolved.select.port().into_iter().collect(),
         });
-        let nobodys = flows.iter().filter(|flow| flow.pid == 0);
-        self.follower.know_listeners(nobodys.map(|flow| (flow.netns, flow.local.port())));
         self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
             drop_foreign(resolved, &observed, &mut flows, &mut recorded.flow_stalls);

@@ -451,7 +451,14 @@ impl Follower {
     }
 
     /// Takes what followed processes did out of the records of the subject.
-    pub fn keep_subject(&self, flows: &mut Vec<FlowRecord>, threads: &mut Vec<ThreadRecord>, recorded: &mut Recorded) {
+    pub fn keep_subject(
+        &mut self,
+        flows: &mut Vec<FlowRecord>,
+        threads: &mut Vec<ThreadRecord>,
+        recorded: &mut Recorded,
+    ) {
+        let nobodys = flows.iter().filter(|flow| flow.pid == 0);
+        self.know_listeners(nobodys.map(|flow| (flow.netns, flow.local.port())));
         let flows_out: HashSet<FlowId> = flows.extract_if(.., |flow| self.owns(flow)).map(|flow| flow.id).collect();
         let threads_out: HashSet<u32> =
             threads.extract_if(.., |thread| self.ever.contains(&thread.pid)).map(|thread| thread.tid).collect();
