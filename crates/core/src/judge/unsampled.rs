@@ -10,8 +10,13 @@ use crate::units;
 /// Fewer new connections a second than this are no load that could be slow.
 const RATE_MIN: f64 = 1.0;
 
+/// A process that accepts or opens a connection uses a CPU for longer than this: socket(), connect() or accept(), and close() alone
+/// take more.
+const CONNECTION_CPU_NS: u64 = 5_000;
+
 /// Why nothing can be said of the connections, if too many of them were not seen. The counters are those of a network namespace,
-/// so the connections may be another process's; what is not known of them is not called healthy.
+/// so the connections may be another process's, unless the subject had not the CPU time for them; what is not known of them is not
+/// called healthy.
 pub fn unsampled(facts: &Facts<'_>) -> Option<String> {
     if facts.capture.rung == Rung::Btf {
         return None;
@@ -29,7 +34,11 @@ pub fn unsampled(facts: &Facts<'_>) -> Option<String> {
     let role = if server { Role::Server } else { Role::Client };
     let new = |flow: &&super::facts::FlowFact<'_>| flow.rec.begin_ns > 0 && flow.rec.role == role;
     let seen: u64 = facts.flows.iter().filter(new).map(|flow| flow.rec.connections()).sum();
-    let unseen = opened.saturating_sub(seen);
+    let able = match &facts.capture.threads[..] {
+        [] => u64::MAX,
+        threads => threads.iter().map(|thread| thread.cpu_ns).sum::<u64>() / CONNECTION_CPU_NS,
+    };
+    let unseen = opened.saturating_sub(seen).min(able);
     let all: u64 = facts.flows.iter().map(|flow| flow.rec.connections()).sum();
     let share = ratio(unseen as f64, unseen as f64 + all as f64);
     let few = (unseen as f64) < RATE_MIN * facts.window_s();
@@ -48,7 +57,7 @@ mod tests {
     use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters};
 
     use super::*;
-    use crate::testkit::{FlowBuilder, capture, verdict_of};
+    use crate::testkit::{FlowBuilder, ThreadBuilder, capture, verdict_of};
     use parshall_evidence::Capture;
 
     /// An idle connection to port 7000, and what the kernel counted in the window.
@@ -92,6 +101,18 @@ mod tests {
             // Nobody is slow because of what a server asks others.
             assert_eq!(verdict_of(&observed(rung, &[("Tcp.ActiveOpens", 60)], true)), "healthy");
         }
+    }
+
+    #[test]
+    fn who_had_no_time_for_them_did_not_open_them() {
+        let with_cpu = |us: u64| {
+            let mut served = observed(Rung::Procfs, &[("Tcp.PassiveOpens", 2_000)], true);
+            served.threads.push(ThreadBuilder::new(100).record);
+            served.threads[0].cpu_ns = us * 1_000;
+            verdict_of(&served)
+        };
+        assert_eq!(with_cpu(0), "healthy");
+        assert_eq!(with_cpu(30_000), "insufficient-evidence");
     }
 
     #[test]
