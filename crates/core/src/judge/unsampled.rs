@@ -36,7 +36,7 @@ pub fn unsampled(facts: &Facts<'_>) -> Option<String> {
     let seen: u64 = facts.flows.iter().filter(new).map(|flow| flow.rec.connections()).sum();
     let able = match &facts.capture.threads[..] {
         [] => u64::MAX,
-        threads => threads.iter().map(|thread| thread.cpu_ns).sum::<u64>() / CONNECTION_CPU_NS,
+        threads => threads.iter().map(|thread| thread.cpu_ns).fold(0, u64::saturating_add) / CONNECTION_CPU_NS,
     };
     let unseen = opened.saturating_sub(seen).min(able);
     let all: u64 = facts.flows.iter().map(|flow| flow.rec.connections()).sum();
