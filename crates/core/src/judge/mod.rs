@@ -17,7 +17,6 @@ pub mod service;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod unsampled;
 pub mod waiting;
 mod words;
 

@@ -291,7 +291,7 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
 }
 
 /// Without an account of this share of the time, the flows or the connections nothing is called healthy.
-pub(super) const SEEN_MIN: f64 = 0.80;
+const SEEN_MIN: f64 = 0.80;
 
 /// That requests are open on which nothing that can be seen is blocked.
 fn quiet(facts: &Facts<'_>) -> String {
@@ -357,9 +357,6 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             units::percent(unseen),
             facts.advice("run it as root, or ", "")
         ));
-    }
-    if let Some(why) = super::unsampled::unsampled(facts) {
-        return Some(why);
     }
     let probe = &facts.capture.probe;
     let tracked = (facts.flows.len() + facts.threads.len()) as f64;
