@@ -50,15 +50,7 @@ fn main() {
         if name == "walk_copies" {
             args.push("-DWALK_COPIES".into());
         }
-        SkeletonBuilder::new()
-            .source(root.join(source))
-            .obj(out.join(format!("{name}.bpf.o")))
-            .clang_args(&args)
-            .build_and_generate(out.join(format!("{name}.skel.rs")))
-            .unwrap_or_else(|e| {
-                println!("cargo:error=the BPF probes of {source} do not compile: {e:#}");
-                std::process::exit(1);
-            });
+        generate(&root.join(source), &out.join(name), &args);
     }
     build_older(&root, &out, &args);
     let names = |objects: &[&str]| {
@@ -73,20 +65,25 @@ fn main() {
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
 }
 
+/// Compiles a source into `TO.bpf.o` and its skeleton `TO.skel.rs`.
+fn generate(source: &Path, to: &Path, args: &[std::ffi::OsString]) {
+    SkeletonBuilder::new()
+        .source(source)
+        .obj(to.with_extension("bpf.o"))
+        .clang_args(args)
+        .build_and_generate(to.with_extension("skel.rs"))
+        .unwrap_or_else(|e| {
+            println!("cargo:error=the BPF probes of {} do not compile: {e:#}", source.display());
+            std::process::exit(1);
+        });
+}
+
 /// Builds the object for kernels before 5.12 (diagnose/older.bpf.h), and lets the skeleton of the other one open either: user space
 /// names their maps, programs and variables once.
 fn build_older(root: &Path, out: &Path, args: &[std::ffi::OsString]) {
     std::fs::create_dir_all(out.join("older")).expect("OUT_DIR is writable");
     let args: Vec<_> = args.iter().cloned().chain(["-DOLDER".into()]).collect();
-    SkeletonBuilder::new()
-        .source(root.join("src/diagnose/probes.bpf.c"))
-        .obj(out.join("older/probes.bpf.o"))
-        .clang_args(&args)
-        .build_and_generate(out.join("older/probes.skel.rs"))
-        .unwrap_or_else(|e| {
-            println!("cargo:error=the BPF probes for older kernels do not compile: {e:#}");
-            std::process::exit(1);
-        });
+    generate(&root.join("src/diagnose/probes.bpf.c"), &out.join("older/probes"), &args);
     let skeleton = |path: &str| std::fs::read_to_string(out.join(path)).expect("it was written");
     let newer = skeleton("probes.skel.rs");
     let older = skeleton("older/probes.skel.rs");

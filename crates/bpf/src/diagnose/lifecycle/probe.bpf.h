@@ -147,7 +147,6 @@ int dump_flows(struct bpf_iter__bpf_map_elem *ctx)
 }
 #endif
 
-/* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
 /* Whether the connection sent or received data lately. */
 static __always_inline bool carried_data(struct sock *sk)
 {
@@ -173,6 +172,7 @@ static __always_inline struct sock *socket_of(struct file *file)
 #endif
 }
 
+/* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
 SEC("iter/task_file")
 int dump_owners(struct bpf_iter__task_file *ctx)
 {
