@@ -9,6 +9,7 @@ mod bytes;
 pub mod clock;
 pub mod diagnose;
 pub mod kernel_names;
+pub mod kernel_release;
 mod kernel_types;
 pub mod lab;
 mod load;

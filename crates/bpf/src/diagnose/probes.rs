@@ -20,15 +20,12 @@ use super::net::{NetKey, NetValue};
 use super::syscall::call_flags;
 use super::thread::ThreadDump;
 use crate::bytes::read;
+use crate::kernel_release;
 use crate::kernel_types::{self, KernelTypes};
 use crate::load::{listening, reason, unsignalled};
 
-/// Whether the kernel attaches a program to a function only once: a second time it is ENOENT before Linux 5.13.
-fn attaches_once() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
-    matches!((numbers.next(), numbers.next()), (Some(major), Some(minor)) if (major, minor) < (5, 13))
-}
+/// From this version on a program can be attached to a function again; before, the second time is ENOENT.
+const ATTACHES_AGAIN: (u32, u32) = (5, 13);
 
 /// The generated skeleton of `probes.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -270,7 +267,7 @@ impl Probes {
                 Ok(skel) => {
                     break BtfPrograms {
                         kept: RefCell::default(),
-                        attaches_once: attaches_once(),
+                        attaches_once: kernel_release::running().is_some_and(|version| version < ATTACHES_AGAIN),
                         skel,
                         loaded: chosen,
                         refused: refused.into(),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{own_namespace, ready, reset_on_close, skip};
 use crate::unused_port::listen_on_unused_port;
+use parshall_bpf::kernel_release;
 use parshall_bpf::sockets::{Means, Walk};
 use parshall_evidence::socket::selection::state;
 use parshall_evidence::socket::{Completeness, Group, Groups, Kind, Kinds, Prefix, Selection, Side, SocketRecord};
@@ -287,17 +288,10 @@ fn an_mptcp_connection_is_found_once_beside_its_subflow() {
     let inode = std::fs::metadata(format!("/proc/self/fd/{}", server.as_raw_fd())).map(|m| inode_of(&m)).unwrap();
     let connection = of(262, 1).find(|r| r.inode == inode).expect("the server's");
     // Linux 6.5 counts the bytes of MPTCP connections.
-    let received = if release() < (6, 5) { 0 } else { 1234 };
+    let received = if kernel_release::running().unwrap() < (6, 5) { 0 } else { 1234 };
     assert_eq!((connection.mptcp_bytes_received, connection.mptcp_subflows_total), (received, 1));
     let subflow = of(6, 1).find(|r| r.local_port == port).unwrap();
     assert_eq!((subflow.mptcp_token, subflow.ulp), (connection.mptcp_token, 2));
-}
-
-/// Major and minor version of the kernel.
-fn release() -> (u32, u32) {
-    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap());
-    (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! What was found on the host: plain data, so that tests can apply the rules to other hosts.
+use parshall_bpf::kernel_release;
 
 /// A capability that a probe needs, and its bit (uapi/linux/capability.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,12 +151,6 @@ impl Facts {
 
     /// Major and minor kernel version.
     pub fn version(&self) -> Option<(u32, u32)> {
-        version(self.kernel.as_deref()?)
+        kernel_release::version(self.kernel.as_deref()?)
     }
-}
-
-/// Major and minor version of a kernel's release.
-pub fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

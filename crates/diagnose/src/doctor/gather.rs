@@ -6,12 +6,12 @@ use std::path::Path;
 use parshall_bpf::diagnose::Probes;
 use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
+use parshall_bpf::kernel_release;
 use parshall_host::bounded_file;
 use parshall_host::mountinfo;
 use parshall_sys::{limits, perf_probe};
 
-use super::facts::{Attempt, CpuControllers, Facts, Trial, version};
-use super::rules::MEMCG_KERNEL;
+use super::facts::{Attempt, CpuControllers, Facts, Trial};
 
 /// Inode numbers of the initial namespaces (include/linux/proc_ns.h): PROC_USER_INIT_INO, PROC_PID_INIT_INO.
 const INITIAL_USER_NS: u64 = 0xEFFF_FFFD;
@@ -40,7 +40,7 @@ pub fn gather_with_trial() -> Facts {
 /// Everything but a trial of the probes; takes a few milliseconds. Where the kernel counts BPF memory against the limit on locked
 /// memory, the limit is raised first.
 pub fn gather() -> Facts {
-    if version(&text("/proc/sys/kernel/osrelease").unwrap_or_default()).is_some_and(|v| v < MEMCG_KERNEL) {
+    if kernel_release::counts_locked_memory(kernel_release::running()) {
         limits::raise_locked_memory();
     }
     let status = text("/proc/self/status").unwrap_or_default();

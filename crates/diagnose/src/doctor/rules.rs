@@ -1,4 +1,5 @@
 //! Derives checks and a rung from facts, without access to the host.
+use parshall_bpf::kernel_release;
 use parshall_evidence::Rung;
 
 use super::facts::{Attempt, Capability, Facts, Trial};
@@ -7,9 +8,7 @@ use super::facts::{Attempt, Capability, Facts, Trial};
 const BTF_KERNEL: (u32, u32) = (5, 8);
 /// One observation holds maps, programs, links and perf events: about 60 descriptors and one per CPU and probe.
 const FEW_FILES: u64 = 256;
-/// Before Linux 5.11 BPF memory counted against RLIMIT_MEMLOCK (since then against the memory cgroup).
-pub(super) const MEMCG_KERNEL: (u32, u32) = (5, 11);
-/// Enough locked memory for the maps of one observation on such a kernel.
+/// Enough locked memory for the maps of one observation, where BPF memory counts against RLIMIT_MEMLOCK.
 const MEMLOCK_NEEDED: u64 = 64 << 20;
 
 /// The result of an examination.
@@ -353,7 +352,7 @@ fn jit(f: &Facts) -> Check {
 fn memlock(f: &Facts) -> Check {
     let (id, name) = ("memlock", "locked memory");
     let seen = f.memlock_bytes.map_or("no limit".to_owned(), |b| format!("limit {} MiB", b >> 20));
-    let counts = f.version().is_some_and(|v| v < MEMCG_KERNEL);
+    let counts = kernel_release::counts_locked_memory(f.version());
     match f.memlock_bytes {
         Some(bytes) if counts && bytes < MEMLOCK_NEEDED => ok(id, name, seen)
             .limited("before Linux 5.11 BPF maps count against it, and those of an observation do not fit")

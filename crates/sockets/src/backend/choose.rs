@@ -2,6 +2,7 @@
 use std::fs;
 
 use anyhow::Context;
+use parshall_bpf::kernel_release;
 use parshall_core::sockets::cost::{HostSockets, iterators_are_cheaper, iterators_see_all};
 use parshall_evidence::socket::Selection;
 
@@ -41,7 +42,7 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
         )
         .into()
     };
-    if counts_locked_memory(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()) {
+    if kernel_release::counts_locked_memory(kernel_release::running()) {
         limits::raise_locked_memory();
     }
     match reading.backend {
@@ -68,12 +69,6 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
             Ok(Chosen { notes, ..chosen })
         }
     }
-}
-
-/// Whether a kernel counts the memory of BPF maps against RLIMIT_MEMLOCK, which is 64 KiB by default (before 5.11).
-fn counts_locked_memory(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse::<u32>().ok());
-    numbers.next().zip(numbers.next()).is_some_and(|version| version < (5, 11))
 }
 
 fn alone(backend: Box<dyn Backend>) -> Chosen {
@@ -111,16 +106,4 @@ fn netlink(reading: Reading) -> anyhow::Result<Chosen> {
     let backend = Netlink::open(Options { readers: reading.readers, uring: reading.uring, keep: 0 })?;
     let notes = backend.missing();
     Ok(Chosen { backend: Box::new(backend), notes })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn old_kernels_count_locked_memory() {
-        let counts =
-            ["5.10.0-46-cloud-amd64", "4.19.0", "5.11", "6.1.0-56-amd64", "", "strange"].map(counts_locked_memory);
-        assert_eq!(counts, [true, true, false, false, false, false]);
-    }
 }
