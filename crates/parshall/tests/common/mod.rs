@@ -8,7 +8,7 @@ pub mod thin;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -169,34 +169,26 @@ pub fn finish(command: &mut Command) -> Done {
 
 /// Starts a command whose output is collected.
 pub fn begin(command: &mut Command) -> Running {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let stdout = collect(child.stdout.take().expect("piped"));
-    let stderr = collect(child.stderr.take().expect("piped"));
-    Running { child, since: Instant::now(), output: Some((stdout, stderr)), lines: None }
+    let (child, stdout, stderr) = spawn(command);
+    Running { child, since: Instant::now(), output: Some((collect(stdout), collect(stderr))), lines: None }
 }
 
 /// The same for an observation; returns when its window has begun.
 pub fn begin_window(command: &mut Command) -> Running {
-    let mut child = command
-        .env("PARSHALL_LOG", "diagnose=debug")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let stdout = collect(child.stdout.take().expect("piped"));
-    let mut log = BufReader::new(child.stderr.take().expect("piped"));
-    let mut line = String::new();
+    let (child, stdout, stderr) = spawn(command.env("PARSHALL_LOG", "diagnose=debug"));
+    let (stdout, mut log, mut line) = (collect(stdout), BufReader::new(stderr), String::new());
     while !line.contains("the window begins") {
         line.clear();
         assert_ne!(log.read_line(&mut line).expect("a line"), 0, "{command:?}: it ended before its window began");
     }
     Running { child, since: Instant::now(), output: Some((stdout, collect(log))), lines: None }
+}
+
+fn spawn(command: &mut Command) -> (Child, ChildStdout, ChildStderr) {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    (child, stdout, stderr)
 }
 
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
