@@ -454,21 +454,40 @@ fn act(
     backend.shared.falls_back.store(false, Relaxed);
     let mut task = backend.plan(&selection);
     task.jobs.truncate(1);
-    let mut reader =
-        Scripted { answers: answers.into(), now: VecDeque::new(), sequence: 0, socket: None, asked: Vec::new() };
+    let worked = work(&backend, &task, answers);
+    assert!(worked.reader.answers.is_empty(), "all of it was read");
+    let lost = task.lost[0].load(Relaxed);
+    let cookies = worked.records.iter().map(|record| record.cookie).collect();
+    (cookies, worked.account, lost, backend.counts(), worked.reader.asked)
+}
+
+/// What a worker gave.
+struct Worked {
+    records: Vec<SocketRecord>,
+    account: Completeness,
+    /// A job was of a table that cannot be read.
+    unsupported: bool,
+    reader: Scripted,
+}
+
+/// Runs a worker with these answers.
+fn work(backend: &Netlink, task: &Task, answers: Vec<Vec<Step>>) -> Worked {
+    let answers = answers.into();
+    let mut reader = Scripted { answers, now: VecDeque::new(), sequence: 0, socket: None, asked: Vec::new() };
     let (replies, arriving) = sync_channel(100);
-    Worker::new(&mut reader, &mut Once::default(), &backend.shared, &task, &replies).work();
+    Worker::new(&mut reader, &mut Once::default(), &backend.shared, task, &replies).work();
     drop(replies);
-    let (mut cookies, mut account) = (Vec::new(), Completeness::default());
+    let mut worked = Worked { records: Vec::new(), account: Completeness::default(), unsupported: false, reader };
     for reply in arriving {
         match reply {
-            Reply::Records(portion) => cookies.extend(portion.records.iter().map(|record| record.cookie)),
-            Reply::Ended { account: of_job, .. } => account += of_job,
+            Reply::Records(portion) => worked.records.extend(portion.records.iter().copied()),
+            Reply::Ended { account, unsupported } => {
+                worked.account += account;
+                worked.unsupported |= unsupported;
+            }
         }
     }
-    assert!(reader.answers.is_empty(), "all of it was read");
-    let lost = task.lost[0].load(Relaxed);
-    (cookies, account, lost, backend.counts(), reader.asked)
+    worked
 }
 
 #[test]
@@ -513,23 +532,11 @@ fn a_table_that_the_kernel_does_not_dump_is_read_from_proc() {
         Selection { kinds: Kinds::of([Kind::Tcp]), ports: vec![(Side::Local, port)], ..Selection::default() };
     let task = backend.plan(&selection);
     // Refused again where modprobe finds the module: the kernel of this test has it built in, or loads it.
-    let answers = std::iter::repeat_with(|| vec![Step::Done(libc::ENOENT)]).take(2).collect();
-    let mut reader = Scripted { answers, now: VecDeque::new(), sequence: 0, socket: None, asked: Vec::new() };
-    let (replies, arriving) = sync_channel(100);
-    Worker::new(&mut reader, &mut Once::default(), &backend.shared, &task, &replies).work();
-    drop(replies);
-    let (mut rows, mut account) = (Vec::new(), Completeness::default());
-    for reply in arriving {
-        match reply {
-            Reply::Records(portion) => rows.extend(portion.records.clone()),
-            Reply::Ended { account: of_job, unsupported } => {
-                assert!(!unsupported);
-                account += of_job;
-            }
-        }
-    }
-    assert_eq!(rows.iter().map(|r| (r.local_port, r.state, r.protocol)).collect::<Vec<_>>(), [(port, 10, 6)]);
-    assert_eq!(rows[0].netns, home().inode);
+    let answers = vec![vec![Step::Done(libc::ENOENT)], vec![Step::Done(libc::ENOENT)]];
+    let Worked { records, account, unsupported, .. } = work(&backend, &task, answers);
+    assert!(!unsupported);
+    assert_eq!(records.iter().map(|r| (r.local_port, r.state, r.protocol)).collect::<Vec<_>>(), [(port, 10, 6)]);
+    assert_eq!(records[0].netns, home().inode);
     assert_eq!(account.expected, account.emitted + account.filtered);
     assert_eq!(backend.counts(), BTreeMap::from([("proc-net", 1)]));
 }
