@@ -5,7 +5,7 @@ use std::time::Duration;
 use parshall_evidence::Status;
 
 use crate::common::{Pair, undisturbed};
-use crate::{attach, attach_port};
+use crate::{attach, attach_port, tracepoint_rung};
 
 #[test]
 fn the_service_without_nagle() {
@@ -32,4 +32,16 @@ fn the_udp_service_without_the_sleep() {
     let service = attach_port::udp_service(&capture, port);
     assert!(!service.outbound && service.requests >= 50 && service.p50_ns < 10_000_000, "{service:#?}");
     assert_eq!(report.verdict.status, Status::Healthy, "{report:#?}");
+}
+
+#[test]
+fn the_client_without_nagle_on_the_rung_tracepoint() {
+    let seen = undisturbed("attach --rung tracepoint: a healthy client", || {
+        tracepoint_rung::attach(&["--nodelay", "--pause-ms", "1"])
+    });
+    let Some(report) = seen.flatten() else { return };
+    assert_ne!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
+    // On a busy host it does wait for a CPU.
+    let harmless = ["user-cpu-bound", "run-queue-latency"];
+    assert!(report.findings.iter().all(|found| harmless.contains(&found.cause.as_str())), "{report:#?}");
 }

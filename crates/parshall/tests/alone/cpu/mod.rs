@@ -5,3 +5,4 @@ mod healthy;
 mod hot_thread;
 mod relay_seen;
 mod run_queue;
+mod stripped;
