@@ -5,7 +5,7 @@ use parshall_evidence::socket::selection::state;
 
 use crate::sock_diag::Table;
 
-/// Pending connections that a listener reports and states of UNIX sockets (include/uapi/linux/net.h: SS_CONNECTED).
+/// The state of a connected UNIX socket (include/uapi/linux/net.h: SS_CONNECTED).
 const UNIX_CONNECTED: u32 = 3;
 /// `__SO_ACCEPTCON` of a UNIX socket's flags: it listens.
 const UNIX_LISTENS: u32 = 1 << 16;
