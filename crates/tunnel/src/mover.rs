@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -13,8 +14,8 @@ use parshall_core::tunnel::{
     source, take_mark, too_big, udp_ports, unreachable,
 };
 use parshall_sys::clock::boottime_ns;
-use parshall_sys::tun;
 use parshall_sys::udp_batch::{DATAGRAM_MAX, SEGMENTS_MAX};
+use parshall_sys::{eventfd, tun};
 
 use crate::counts::{Count, Counts};
 use crate::sockets::Sockets;
@@ -65,16 +66,19 @@ pub struct Mover {
     /// Those that were replaced while requests of a ring used them. They have their port until these have ended.
     replaced: Mutex<Vec<Weak<Sockets>>>,
     counts: Arc<Counts>,
+    /// Readable after a peer wrote from or to another address.
+    roamed: OwnedFd,
     told_of_loop: AtomicBool,
 }
 
 impl Mover {
-    pub fn new(path: Arc<DataPath>, tun: File, settings: Settings, sockets: Sockets) -> Self {
+    pub fn new(path: Arc<DataPath>, tun: File, settings: Settings, sockets: Sockets) -> io::Result<Self> {
         // Kernels before 6.2 have no superframes of UDP.
         let joins_udp = tun::offload_udp(&tun).is_ok();
         let (sockets, counts) = (ArcSwap::from_pointee(sockets), Arc::default());
         let (replaced, told_of_loop) = (Mutex::default(), AtomicBool::new(false));
-        Self { path, tun, joins_udp, settings, sockets, replaced, counts, told_of_loop }
+        let roamed = eventfd::new()?;
+        Ok(Self { path, tun, joins_udp, settings, sockets, replaced, counts, roamed, told_of_loop })
     }
 
     pub fn counts(&self) -> &Arc<Counts> {
@@ -84,6 +88,18 @@ impl Mover {
     /// What is shared with the device. It counts what is dropped.
     pub fn path(&self) -> &Arc<DataPath> {
         &self.path
+    }
+
+    /// Readable after a peer wrote from or to another address ([`Mover::tell_of_roaming`]).
+    pub fn roamed(&self) -> &OwnedFd {
+        &self.roamed
+    }
+
+    /// Tells who waits for [`Mover::roamed`] of peers that were noticed elsewhere.
+    pub fn tell_of_roaming(&self) {
+        if self.path.take_roamed() {
+            eventfd::signal(&self.roamed);
+        }
     }
 
     /// The sockets of this moment.
@@ -158,6 +174,7 @@ impl Mover {
         let mut batch: [Datagram<'_>; SEGMENTS_MAX] =
             std::array::from_fn(|_| Datagram::new(chunks.next().unwrap_or_default(), from));
         let attend = self.path.open(boottime_ns(), &mut batch[..count]);
+        self.tell_of_roaming();
         let mut opened = Opened { packets: [(0, 0); SEGMENTS_MAX], found: 0, handshakes: Vec::new(), attend };
         for (n, datagram) in batch[..count].iter_mut().enumerate() {
             match datagram.outcome {

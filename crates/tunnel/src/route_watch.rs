@@ -1,7 +1,7 @@
 //! The thread that notices when routes change, and has datagrams to peers leave from an address of the new route.
 //!
 //! A peer is answered from the address of this host that it wrote to. After the host has moved to another network, that address may
-//! still be there and lead nowhere: without this thread, only an unanswered handshake would show it, 15 s later.
+//! still be there and lead nowhere: without this thread, only an unanswered handshake would show it, 15 s later. [`Ways`] has the rule.
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parshall_core::tunnel::Link;
+use parshall_core::tunnel::{Endpoint, Link, Ways};
 use parshall_sys::eventfd;
 use parshall_sys::netlink::Route;
 use parshall_sys::routes::{Changes, Way, way};
@@ -35,10 +35,12 @@ impl RouteWatch {
         let (changes, mut route, stop) = (Changes::open()?, Route::open()?, Arc::new(eventfd::new()?));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("tunnel-routes".into()).spawn(move || {
-            while let Ok(true) = wait(&changes, &stopped) {
-                changes.discard();
+            let mut ways = Ways::default();
+            while let Ok(true) = wait(&changes, mover.roamed(), &stopped) {
                 let begun = Instant::now();
-                check(&mover, &mut route);
+                eventfd::reset(mover.roamed());
+                changes.discard();
+                check(&mover, &mut route, &mut ways);
                 let pause = Timespec::try_from(PAUSE.max(begun.elapsed() * SHARE)).ok();
                 // A signal only makes the pause shorter.
                 match poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) {
@@ -60,33 +62,42 @@ impl Drop for RouteWatch {
     }
 }
 
-/// Waits for a change. Returns false at the end.
-fn wait(changes: &Changes, stop: &OwnedFd) -> io::Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+/// Waits until routes have changed or a peer has roamed. Returns false at the end.
+fn wait(changes: &Changes, roamed: &OwnedFd, stop: &OwnedFd) -> io::Result<bool> {
+    let readable = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut fds = [changes.as_fd(), roamed.as_fd(), stop.as_fd()].map(readable);
     loop {
         match poll(&mut fds, None) {
-            Ok(_) => return Ok(fds[1].revents().is_empty()),
+            Ok(_) => return Ok(fds[2].revents().is_empty()),
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
 }
 
-/// Looks up the way to each peer whose datagrams leave from a certain address, and forgets the address where it no longer fits.
-fn check(mover: &Mover, route: &mut Route) {
+/// Looks up the way to each peer whose datagrams leave from a certain address, or did, and has the address given up, or taken back.
+fn check(mover: &Mover, route: &mut Route, ways: &mut Ways) {
     let links: HashMap<_, Arc<Link>> =
         mover.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
     let mark = mover.sockets().mark();
-    for link in links.values() {
+    ways.retain(|peer| links.contains_key(&peer));
+    let mut leaves_by = |endpoint: &Endpoint| match way(route, endpoint.remote, endpoint.local, mark) {
+        Ok(Way::Local) => Some(endpoint.interface),
+        Ok(Way::Out(interface)) => Some(interface),
+        Err(_) => None,
+    };
+    for (id, link) in &links {
+        if let Some(given_up) = link.given_up()
+            && given_up.local_holds(leaves_by(&given_up))
+        {
+            link.take_back_local_address();
+        }
         let Some(endpoint) = link.endpoint().filter(|endpoint| endpoint.local.is_some()) else { continue };
-        let leaves_by = match way(route, endpoint.remote, endpoint.local, mark) {
-            Ok(Way::Local) => continue,
-            Ok(Way::Out(interface)) => Some(interface),
-            Err(_) => None,
-        };
-        if !endpoint.local_holds(leaves_by) {
+        let leaves_by = leaves_by(&endpoint);
+        tracing::trace!(?endpoint, ?leaves_by, "looked up the way");
+        if !ways.hold(*id, endpoint, leaves_by) {
             tracing::debug!(to = %endpoint.remote, local = ?endpoint.local, "the route leads elsewhere: it chooses the address");
-            link.forget_local_address();
+            link.give_up_local_address(endpoint);
         }
     }
 }

@@ -53,7 +53,7 @@ impl Worker {
         let port = DeviceChange { listen_port: Some(sockets.port()), ..DeviceChange::default() };
         let mut out = Output::default();
         device.configure(&port, &mut out);
-        let mover = Arc::new(Mover::new(device.data_path(), tun, settings, sockets));
+        let mover = Arc::new(Mover::new(device.data_path(), tun, settings, sockets)?);
         Ok(Self { device, mover, queued: HashMap::new(), out, receive_queue: Codel::new(RECEIVE_TARGET_NS), requests })
     }
 
@@ -196,6 +196,7 @@ impl Worker {
             let _ = self.device.receive(time(), &bytes[place.clone()], from, &mut self.out);
         }
         self.device.attend(time(), &mut self.out);
+        self.mover.tell_of_roaming();
     }
 
     /// Queues what the device has put out, and the packets that can be sent now.

@@ -108,6 +108,11 @@ impl DataPath {
         }
     }
 
+    /// Whether a peer wrote from or to another address since the last call.
+    pub fn take_roamed(&self) -> bool {
+        self.notices.take_roamed()
+    }
+
     /// Whether the sender of a packet that is no peer's may be sent a message now.
     pub fn may_send_message(&self, now: Ns) -> bool {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).take(now)

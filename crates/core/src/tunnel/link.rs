@@ -78,9 +78,16 @@ pub struct Traffic {
 pub(super) struct Notices {
     peers: Mutex<Vec<PeerId>>,
     any: AtomicBool,
+    roamed: AtomicBool,
 }
 
 impl Notices {
+    /// Whether a peer wrote from or to another address since the last call.
+    pub(super) fn take_roamed(&self) -> bool {
+        // Reads first: a store would take the cache line from other threads.
+        self.roamed.load(Relaxed) && self.roamed.swap(false, Relaxed)
+    }
+
     fn push(&self, peer: PeerId) {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
         self.any.store(true, Relaxed);
@@ -129,6 +136,8 @@ pub struct Link {
     /// The current session, where it may send.
     sending: ArcSwapOption<Session>,
     endpoint: ArcSwapOption<Endpoint>,
+    /// Answers to this endpoint do not leave from its local address.
+    given_up: ArcSwapOption<Endpoint>,
     path: Mutex<Path>,
     keypairs: Mutex<Keypairs>,
     notices: Arc<Notices>,
@@ -165,6 +174,7 @@ impl Link {
             public_key,
             sending: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
+            given_up: ArcSwapOption::empty(),
             path: Mutex::default(),
             keypairs: Mutex::default(),
             notices,
@@ -276,14 +286,39 @@ impl Link {
         }
     }
 
+    /// Answers to an endpoint leave from whichever address the route chooses, also while the peer, which does not know of that yet,
+    /// writes to the old one.
+    pub fn give_up_local_address(&self, of: Endpoint) {
+        self.given_up.store(Some(Arc::new(of)));
+        if self.endpoint() == Some(of) {
+            self.forget_local_address();
+        }
+    }
+
+    /// The endpoint whose local address was given up last.
+    pub fn given_up(&self) -> Option<Endpoint> {
+        self.given_up.load().as_deref().copied()
+    }
+
+    /// Answers leave from the address that was given up, as soon as the peer writes to it.
+    pub fn take_back_local_address(&self) {
+        self.given_up.store(None);
+    }
+
     pub(super) fn set_endpoint(&self, endpoint: Option<Endpoint>) {
         self.endpoint.store(endpoint.map(Arc::new));
     }
 
     /// Sends to where an authenticated message came from.
     pub(super) fn roam(&self, from: &Endpoint) {
-        if self.endpoint.load().as_deref() != Some(from) {
-            self.set_endpoint(Some(*from));
+        if self.endpoint.load().as_deref() == Some(from) {
+            return;
+        }
+        let given_up = self.given_up.load().as_deref() == Some(from);
+        let to = if given_up { Endpoint::from(from.remote) } else { *from };
+        if self.endpoint() != Some(to) {
+            self.set_endpoint(Some(to));
+            self.notices.roamed.store(true, Relaxed);
         }
     }
 
@@ -450,5 +485,27 @@ mod tests {
         assert!(!endpoint(Some("10.0.0.1"), 3).local_holds(None), "no route, or no address of this host any more");
         assert!(endpoint(Some("10.0.0.1"), 0).local_holds(Some(4)), "it is not known where they came in");
         assert!(endpoint(None, 3).local_holds(Some(4)), "the route chooses already");
+    }
+
+    #[test]
+    fn a_peer_that_still_writes_to_an_address_that_was_given_up_does_not_bring_it_back() {
+        let link = Link::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let remote: SocketAddr = "192.0.2.1:1".parse().expect("an address");
+        let [old, new] = [("10.0.0.1", 3), ("10.1.0.1", 4)].map(|(local, interface)| Endpoint {
+            remote,
+            local: local.parse().ok(),
+            interface,
+        });
+        link.roam(&old);
+        assert!(link.notices.take_roamed() && !link.notices.take_roamed());
+        link.give_up_local_address(old);
+        for written_to in [old, old, new, old] {
+            link.roam(&written_to);
+            let expected = if written_to == new { new } else { Endpoint::from(remote) };
+            assert_eq!(link.endpoint(), Some(expected));
+        }
+        link.take_back_local_address();
+        link.roam(&old);
+        assert_eq!(link.endpoint(), Some(old));
     }
 }

@@ -51,6 +51,7 @@ mod session;
 mod timestamp;
 mod train_limit;
 mod uapi;
+mod ways;
 mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
@@ -73,6 +74,7 @@ pub use rp_filter::{marks_table, restored_marks, strict_rp_filter};
 pub use session::{Sealer, datagram_len};
 pub use train_limit::TRAIN_MAX;
 pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_change, write_state};
+pub use ways::Ways;
 pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};
 
 #[cfg(test)]

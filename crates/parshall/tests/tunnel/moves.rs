@@ -9,6 +9,7 @@ use std::fs;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use parshall_core::tunnel::PrivateKey;
@@ -31,7 +32,8 @@ fn config(scratch: &Scratch, end: &End, n: usize, peer: &str) -> String {
 }
 
 fn up(end: &End, file: &str, more: &[&str]) {
-    let output = end.tunnel("up", &[&[file, "--daemon"], more].concat());
+    let log = "PARSHALL_LOG=info,tunnel::route_watch=trace";
+    let output = end.run("env", &[&[log, PARSHALL, "tunnel", "up", file, "--daemon"], more].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -119,7 +121,17 @@ fn datagrams_leave_from_an_address_of_the_new_route() {
         up(a, &config(&scratch, a, 0, "Endpoint = 203.0.113.2:51820"), engine);
         reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
         assert_eq!(endpoint(b), "192.0.2.1:51820");
-        // The first uplink keeps its link and its address.
+        let log = format!("/run/parshall/tunnel/{}.log", a.interface);
+        let looked = || fs::read_to_string(&log).is_ok_and(|text| text.contains("local: Some(192.0.2.1)"));
+        wait_until("a look at the way to the peer", looked);
+        // The first uplink keeps its link and its address, and the peer goes on writing to it until it hears from another one.
+        let sender = b.netns.run(|| UdpSocket::bind("10.9.0.2:0")).unwrap();
+        let (_until_here, ended) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            while ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+                let _ = sender.send_to(&[0], "10.9.0.1:9");
+            }
+        });
         a.ip("route replace 203.0.113.2 via 198.51.100.2");
         wait_until("the other source address", || {
             reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
