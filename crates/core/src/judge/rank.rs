@@ -1,5 +1,5 @@
 //! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
-use parshall_evidence::{Chain, Confidence, Finding, Fix, NotTested, RuledOut, Rung, Status, Verdict};
+use parshall_evidence::{Chain, Confidence, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
@@ -358,6 +358,15 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             facts.advice("run it as root, or ", "")
         ));
     }
+    let (gone, moved) = gone_unanswered(facts);
+    if ratio(gone as f64, moved as f64) > 1.0 - SEEN_MIN {
+        return Some(format!(
+            "{} gone before their answers were seen, because this rung only samples them, and shorter ones were not seen at all: what \
+             their clients wait for is not known. {}",
+            units::plural(gone as u64, "connection was", "connections were"),
+            facts.advice("Run it as root for the rung btf.", "The rung btf sees them (`parshall doctor`).")
+        ));
+    }
     let probe = &facts.capture.probe;
     let tracked = (facts.flows.len() + facts.threads.len()) as f64;
     let untracked = ratio(probe.untracked as f64, probe.untracked as f64 + tracked);
@@ -374,6 +383,29 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             units::percent(lost)
         )
     })
+}
+
+/// A connection of this length is seen by a few samples at most, and as many others by none.
+const SHORT_NS: u64 = 100_000_000;
+
+/// Of the connections that moved data: those that were opened and closed meanwhile, so soon that samples do not tell what their clients
+/// waited for, or of which they saw one direction only, and all.
+fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
+    let records = || facts.flows.iter().map(|flow| flow.rec);
+    let directions = |rec: &FlowRecord| {
+        (rec.received_bytes() > 0, rec.acked_bytes() > 0 || rec.last.data_segs_out > rec.first.data_segs_out)
+    };
+    let came_and_went = |rec: &FlowRecord| rec.begin_ns > 0 && rec.end_ns < facts.capture.window_ns;
+    let gone = |rec: &&FlowRecord| {
+        came_and_went(rec)
+            && match directions(rec) {
+                (false, false) => false,
+                (true, true) => rec.wall_ns() < SHORT_NS,
+                _ => true,
+            }
+    };
+    let moved = records().filter(|rec| directions(rec) != (false, false)).count();
+    if facts.capture.rung == Rung::Btf { (0, moved) } else { (records().filter(gone).count(), moved) }
 }
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
@@ -471,6 +503,32 @@ mod tests {
         let mut short = capture(vec![FlowBuilder::new(1, Role::Server)], vec![]);
         short.window_ns = 100 * MS;
         assert_eq!(verdict_of(&short), "insufficient-evidence");
+    }
+
+    #[test]
+    fn connections_that_are_gone_before_their_answers_were_seen_are_no_health() {
+        // What samples see of a connection for a request: the request, and then nothing.
+        let short = |id: u64| {
+            let answered = FlowBuilder::new(id, Role::Server).talks(1, 100);
+            let mut flow = if id == 1 { answered } else { FlowBuilder::new(id, Role::Server) };
+            let length = if id == 1 { 30 * MS } else { 300 * MS };
+            (flow.record.begin_ns, flow.record.end_ns) = (id * 100 * MS, id * 100 * MS + length);
+            flow.record.last.bytes_received = 100;
+            flow
+        };
+        let lasting = |id: u64| FlowBuilder::new(id, Role::Server).talks(100, 100);
+        for (rung, shorts, status) in [
+            (Rung::Procfs, 3, Status::InsufficientEvidence),
+            (Rung::Tracepoint, 3, Status::InsufficientEvidence),
+            (Rung::Procfs, 1, Status::Healthy),
+            (Rung::Btf, 3, Status::Healthy),
+        ] {
+            let flows = (1..=shorts).map(short).chain((10..18).map(lasting)).collect();
+            let mut capture = capture(flows, vec![]);
+            capture.rung = rung;
+            let report = judge(&capture);
+            assert_eq!(report.verdict.status, status, "{rung:?}, {shorts}: {}", report.verdict.summary);
+        }
     }
 
     #[test]

@@ -57,10 +57,12 @@ fn progress(socket: &TcpSocket) -> Progress {
 }
 
 impl Track {
-    /// Starts with the first sample, at `at_ns`. The flow counts as existing since `begin_ns`.
+    /// Starts with the first sample, at `at_ns`. The flow counts as existing since `begin_ns`, and one that was there before the window
+    /// (0) has done before it what the sample shows.
     pub fn new(socket: &TcpSocket, netns: u64, owner: (u32, i32), role: Role, begin_ns: u64, at_ns: u64) -> Self {
         let context = Context { nonagle: NONAGLE_UNKNOWN, role, sndbuf_limited: false };
-        let first = flow_state::snapshot(socket, at_ns);
+        let last = flow_state::snapshot(socket, at_ns);
+        let opened = TcpSnapshot { at_ns, mss: last.mss, nonagle: last.nonagle, ..TcpSnapshot::default() };
         Self {
             id: socket.id(),
             inode: u64::from(socket.record.inode),
@@ -80,8 +82,8 @@ impl Track {
                 samples: 1,
             },
             cells: BTreeMap::new(),
-            first,
-            last: first,
+            first: if begin_ns == 0 { last } else { opened },
+            last,
             nonagle: NONAGLE_UNKNOWN,
             userlocks: 0,
         }
@@ -158,9 +160,6 @@ impl Track {
             self.seen_ns = end_ns.max(self.seen_ns);
         }
         (self.last.nonagle, self.last.userlocks) = (self.nonagle, self.userlocks);
-        if self.last.at_ns == self.first.at_ns {
-            self.last = TcpSnapshot { at_ns: self.last.at_ns, ..self.first };
-        }
         let cell = |((state, release), (ns, count))| FlowCell { state, release, ns, count };
         FlowRecord {
             id: self.id.cookie,
@@ -226,6 +225,16 @@ mod tests {
         assert_eq!((record.begin_ns, record.end_ns, record.observed_ns), (10 * MS, 25 * MS, 15 * MS));
         assert_eq!(sum(&record), record.observed_ns);
         assert_eq!(record.cells[0].release, Release::Close);
+    }
+
+    #[test]
+    fn a_flow_that_one_sample_saw_has_done_all_that_it_shows_if_it_was_opened_in_the_window() {
+        let received = socket(|r| r.bytes_received = 300);
+        for (begin_ns, expected) in [(0, 0), (10 * MS, 300)] {
+            let mut track = Track::new(&received, 1, (5, 3), Role::Server, begin_ns, 10 * MS);
+            track.gone(20 * MS, &mut Vec::new());
+            assert_eq!(track.finish(99 * MS, &mut Vec::new()).received_bytes(), expected);
+        }
     }
 
     #[test]

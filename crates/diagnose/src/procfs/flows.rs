@@ -43,6 +43,8 @@ struct Source {
     dump_ns: f64,
     get_ns: f64,
     next_dump_ns: u64,
+    /// What a dump finds from now on is new.
+    dumped: bool,
     /// Consecutive errors.
     errors: u32,
 }
@@ -62,7 +64,6 @@ pub struct Flows {
     owners_at_ns: Option<u64>,
     options: OptionReader,
     options_turn: usize,
-    last_ns: Option<u64>,
     share: f64,
     sampled: Vec<TcpSocket>,
     /// Samples taken.
@@ -86,7 +87,15 @@ impl Flows {
         for namespace in &resolved.namespaces {
             if let Ok(diag) = namespace.open_diag() {
                 let ino = namespace.ino;
-                sources.push(Source { ino, diag, dump_ns: 0.0, get_ns: 0.0, next_dump_ns: 0, errors: 0 });
+                sources.push(Source {
+                    ino,
+                    diag,
+                    dump_ns: 0.0,
+                    get_ns: 0.0,
+                    next_dump_ns: 0,
+                    dumped: false,
+                    errors: 0,
+                });
             }
         }
         let owners = resolved.sockets.iter().filter(|s| s.inode != 0).map(|s| (s.inode, (s.pid, s.fd))).collect();
@@ -103,7 +112,6 @@ impl Flows {
             owners_at_ns: None,
             options: OptionReader::default(),
             options_turn: 0,
-            last_ns: None,
             share,
             sampled: Vec::new(),
             samples: 0,
@@ -128,7 +136,6 @@ impl Flows {
             source.errors = if result.is_err() { source.errors + 1 } else { 0 };
         }
         self.sources = sources;
-        self.last_ns = Some(now());
         self.stalls.truncate(STALLS_MAX);
     }
 
@@ -158,9 +165,10 @@ impl Flows {
         if let Ok(interrupted) = dumped {
             let mut fresh = 0;
             for socket in &sampled {
-                fresh += u64::from(!self.update(socket, at_ns) && self.admit(socket, source.ino, at_ns, resolved));
+                fresh += u64::from(!self.update(socket, at_ns) && self.admit(socket, source, at_ns, resolved));
             }
-            self.opened += if self.last_ns.is_some() { fresh } else { 0 };
+            self.opened += if source.dumped { fresh } else { 0 };
+            source.dumped = true;
             if !interrupted {
                 self.end_missing(|track| track.netns == source.ino && track.seen_ns() < at_ns, at_ns);
             }
@@ -208,8 +216,8 @@ impl Flows {
     }
 
     /// Takes a socket that was not known, if it belongs to the subject. True when it is observed from now on.
-    fn admit(&mut self, socket: &TcpSocket, netns: u64, at_ns: u64, resolved: &Resolved) -> bool {
-        let cookie = socket.record.cookie;
+    fn admit(&mut self, socket: &TcpSocket, source: &Source, at_ns: u64, resolved: &Resolved) -> bool {
+        let (cookie, netns) = (socket.record.cookie, source.ino);
         if self.foreign.contains(&cookie) {
             return false;
         }
@@ -225,7 +233,7 @@ impl Flows {
             self.foreign.insert(cookie);
             return false;
         }
-        let begin_ns = if self.last_ns.is_some() { at_ns } else { 0 };
+        let begin_ns = if source.dumped { at_ns } else { 0 };
         let role = resolved.role(netns, socket.record.local_port);
         let mut track = Track::new(socket, netns, owner, role, begin_ns, at_ns);
         self.options.read(&mut track);
