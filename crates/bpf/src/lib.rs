@@ -18,4 +18,4 @@ mod small_btf;
 pub mod sockets;
 
 pub use bytes::comm;
-pub use load::log_libbpf;
+pub use load::{log_libbpf, transcript};

@@ -34,7 +34,7 @@ impl Drop for Blocked {
     }
 }
 
-/// What loading or attaching failed with, so that a missing right can be told from a missing feature.
+/// What a call failed with, so that a missing right can be told from a missing feature.
 pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
@@ -42,9 +42,50 @@ pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
     }
 }
 
+/// Loads and attaches an object. The error is that of [`refused`], with the reason that the kernel gave.
+pub(crate) fn or_refused<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -> io::Result<T> {
+    let (loaded, heard) = listening(load);
+    loaded.map_err(|error| {
+        let why = reason_in_words(&heard, &error);
+        io::Error::new(refused(error).kind(), why)
+    })
+}
+
+/// The reason for which an object was refused, with its program where it was one.
+pub(crate) fn reason_in_words(heard: &[String], error: &libbpf_rs::Error) -> String {
+    match reason(heard) {
+        Some((Some(program), said)) => format!("{program}: {said}"),
+        Some((None, said)) => said,
+        None => error.to_string(),
+    }
+}
+
 thread_local! {
     /// What libbpf says while this thread listens.
     static HEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    /// The same during [`transcript`].
+    static KEPT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Messages that [`transcript`] keeps, and the bytes of each. The verifier's log of one program may have megabytes; its end says why.
+const KEPT_MESSAGES_MAX: usize = 10_000;
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// Does work, and returns what libbpf said on this thread meanwhile, with the ends of long logs of the verifier.
+pub fn transcript<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    log_libbpf();
+    KEPT.set(Some(Vec::new()));
+    let done = work();
+    (done, KEPT.take().unwrap_or_default())
+}
+
+fn keep(text: &str) {
+    KEPT.with_borrow_mut(|kept| {
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.len() < KEPT_MESSAGES_MAX) {
+            let end = (text.len().saturating_sub(KEPT_BYTES_MAX)..).find_map(|at| text.get(at..));
+            kept.extend(end.map(str::to_owned));
+        }
+    });
 }
 
 /// Sends the messages of libbpf in this process to the log, at the level of `-v`: what a refused load means to a user, its
@@ -55,6 +96,7 @@ pub fn log_libbpf() {
 
 fn hear(_level: libbpf_rs::PrintLevel, text: String) {
     tracing::debug!(target: "parshall_bpf::libbpf", "{}", text.trim_end());
+    keep(&text);
     HEARD.with_borrow_mut(|heard| {
         if let Some(heard) = heard {
             heard.push(text);

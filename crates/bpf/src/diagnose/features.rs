@@ -237,6 +237,11 @@ pub fn replaced(loaded: &[Program], refused: &[Refused]) -> Vec<String> {
     replaced
 }
 
+/// The names of the programs that an observation loads where the kernel refuses none.
+pub fn best_programs() -> Vec<&'static str> {
+    chosen(&[]).iter().map(|program| program.name).collect()
+}
+
 /// All tracepoints that the list names.
 pub fn tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
     SIGHTS.iter().flat_map(|sight| sight.programs).filter_map(|program| match program.hook {

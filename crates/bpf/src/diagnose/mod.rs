@@ -20,6 +20,7 @@ pub mod timeline;
 pub mod timer;
 pub mod udp;
 
+pub use features::best_programs;
 pub use loaded::Counters;
-pub use probes::{Config, Error, Probes, Process, Scope};
+pub use probes::{Config, Error, Probes, Process, Scope, Tried};
 pub use record::Event;

@@ -298,15 +298,20 @@ impl Probes {
         self.programs.lost()
     }
 
-    /// Loads and attaches what an observation does, and returns what the kernel does not let it see, and which programs are in the
-    /// place of better ones. Nothing is observed.
-    pub fn trial() -> Result<(Vec<Missing>, Vec<String>), Error> {
+    /// Loads and attaches what an observation does. Nothing is observed.
+    pub fn trial() -> Result<Tried, Error> {
         let mut probes = Self::load(&Config::default())?;
         probes.attach_always()?;
         probes.begin_slice()?;
         probes.end_slice();
-        let replaced = features::replaced(&probes.programs.loaded, &probes.programs.refused.borrow());
-        Ok((probes.lost(), replaced))
+        let BtfPrograms { loaded, refused, .. } = &probes.programs;
+        let refused = refused.borrow();
+        let left = |program: &features::Program| !refused.iter().any(|one| one.program == program.name);
+        Ok(Tried {
+            missing: probes.lost(),
+            replaced: features::replaced(loaded, &refused),
+            used: loaded.iter().filter(|program| left(program)).map(|program| program.name).collect(),
+        })
     }
 
     /// Attaches what the subject was seen to need since the slice began: datagrams and splice() cost the whole host more than they
@@ -391,6 +396,17 @@ impl Probes {
             .map(|(tgid, value)| Process { tgid, scope: scope(value), followed: value & FOLLOWED != 0 })
             .collect()
     }
+}
+
+/// What a trial of the probes shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tried {
+    /// What the kernel does not let them see.
+    pub missing: Vec<Missing>,
+    /// Programs that are in the place of better ones, with the reason.
+    pub replaced: Vec<String>,
+    /// The programs that an observation uses.
+    pub used: Vec<&'static str>,
 }
 
 /// An object that was not loaded, and why.

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::bytes;
-use crate::load::{refused, unsignalled};
+use crate::load::{or_refused, unsignalled};
 
 /// The generated skeleton of `redirect.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -68,7 +68,7 @@ impl Redirect {
     /// # Errors
     /// PermissionDenied: a capability is missing. Others: the kernel's error.
     pub fn load(max_in_flight: u32) -> io::Result<Self> {
-        Self::try_load(max_in_flight).map_err(refused)
+        or_refused(|| Self::try_load(max_in_flight))
     }
 
     fn try_load(max_in_flight: u32) -> Result<Self, libbpf_rs::Error> {

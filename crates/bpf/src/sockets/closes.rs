@@ -11,7 +11,7 @@ use parshall_evidence::socket::{Selection, SocketRecord};
 
 use super::record;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::{refused, unsignalled};
+use crate::load::{or_refused, unsignalled};
 
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
@@ -58,7 +58,7 @@ impl Closes {
     /// # Errors
     /// PermissionDenied: not permitted; others: no BTF or no such tracepoint (Linux 5.6).
     pub fn attach(selection: &Selection, ring_bytes: u32) -> io::Result<Self> {
-        Self::try_attach(selection, ring_bytes).map_err(refused)
+        or_refused(|| Self::try_attach(selection, ring_bytes))
     }
 
     fn try_attach(selection: &Selection, ring_bytes: u32) -> Result<Self, libbpf_rs::Error> {

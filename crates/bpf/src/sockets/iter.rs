@@ -11,7 +11,7 @@ use parshall_evidence::socket::{Selection, SocketRecord};
 use super::record;
 use super::rest::Rest;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::{refused, unsignalled};
+use crate::load::{or_refused, unsignalled};
 
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
@@ -114,7 +114,7 @@ impl Iterators {
     /// PermissionDenied: a capability is missing. Others: the kernel has no BTF or no such iterator (TCP and UDP: Linux 5.9,
     /// UNIX: 5.15).
     pub fn load(tables: &[Table]) -> io::Result<Self> {
-        Self::try_load(tables).map_err(refused)
+        or_refused(|| Self::try_load(tables))
     }
 
     fn try_load(tables: &[Table]) -> Result<Self, libbpf_rs::Error> {

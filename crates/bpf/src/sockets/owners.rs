@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use super::rest::Rest;
 use crate::bytes;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::{refused, unsignalled};
+use crate::load::{or_refused, unsignalled};
 
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
@@ -226,7 +226,7 @@ impl Owners {
     /// # Errors
     /// PermissionDenied: not permitted; others: this kernel has no BTF or no such iterator (Linux 5.11).
     pub fn load() -> io::Result<Self> {
-        Self::try_load().map_err(refused)
+        or_refused(Self::try_load)
     }
 
     fn try_load() -> Result<Self, libbpf_rs::Error> {

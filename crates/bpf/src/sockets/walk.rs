@@ -12,6 +12,7 @@ use parshall_evidence::socket::{Batch, Completeness, Kind, Prefix, Selection, Si
 use super::arena::Arena;
 use super::in_order::in_order;
 use super::walk_builds::{Job, Program, by_casts, by_copies};
+use crate::load::or_refused;
 
 /// `RECORDS`, and the bytes of `struct names`, `struct ports` and `struct namespace_set` of walk.bpf.c.
 const RECORDS: usize = 256;
@@ -162,8 +163,8 @@ impl Walk {
             return Err(WalkError::NoBtf);
         }
         let batch = connections.min(FOUND) as u32;
-        let loaded = if means == Means::Casts { by_casts(batch) } else { by_copies(batch) };
-        let program = loaded.map_err(load_error)?;
+        let load = || if means == Means::Casts { by_casts(batch) } else { by_copies(batch) };
+        let program = or_refused(load).map_err(load_error)?;
         let mapped = |e: io::Error| WalkError::Refused(e.into());
         let maps = program.maps();
         let mut walk = Self {
@@ -356,8 +357,8 @@ fn fill(map: &impl MapCore, keys: impl Iterator<Item = Vec<u8>>) -> io::Result<(
 }
 
 /// Finds out why the kernel refused to load the program.
-fn load_error(error: libbpf_rs::Error) -> WalkError {
-    if error.kind() == libbpf_rs::ErrorKind::PermissionDenied {
+fn load_error(error: io::Error) -> WalkError {
+    if error.kind() == io::ErrorKind::PermissionDenied {
         let missing = missing_capabilities();
         if !missing.is_empty() {
             return WalkError::NotPermitted { missing };

@@ -3,12 +3,12 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use parshall_bpf::diagnose::Probes;
 use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
+use parshall_bpf::diagnose::{Probes, Tried};
 use parshall_bpf::kernel_release;
 use parshall_host::bounded_file;
-use parshall_host::mountinfo;
+use parshall_host::{lockdown, mountinfo};
 use parshall_sys::{limits, perf_probe};
 
 use super::facts::{Attempt, CpuControllers, Facts, Trial};
@@ -22,7 +22,7 @@ pub fn gather_with_trial() -> Facts {
     let mut facts = gather();
     if facts.btf {
         facts.probes = match Probes::trial() {
-            Ok((missing, replaced)) => {
+            Ok(Tried { missing, replaced, .. }) => {
                 Trial::Works { missing: missing.iter().map(ToString::to_string).collect(), replaced }
             }
             Err(error) => Trial::Refused(error.to_string()),
@@ -61,7 +61,7 @@ pub fn gather() -> Facts {
             Tracefs::Mounted(path) => path.display().to_string(),
             Tracefs::Detached(_) => "not mounted; parshall mounts a private instance".to_owned(),
         }),
-        lockdown: text("/sys/kernel/security/lockdown").as_deref().and_then(chosen).or_else(locked_down),
+        lockdown: lockdown::mode(),
         unprivileged_bpf_disabled: number("/proc/sys/kernel/unprivileged_bpf_disabled"),
         perf_event_paranoid: number("/proc/sys/kernel/perf_event_paranoid"),
         bpf_map: attempt(perf_probe::bpf_map()),
@@ -113,19 +113,6 @@ fn namespace(kind: &str) -> Option<u64> {
     link.to_str()?.split(['[', ']']).nth(1)?.parse().ok()
 }
 
-/// The word in brackets of a line such as `none [integrity] confidentiality`.
-fn chosen(line: &str) -> Option<String> {
-    line.split_whitespace().find_map(|w| w.strip_prefix('[')?.strip_suffix(']')).map(str::to_owned)
-}
-
-/// Lockdown where securityfs is not mounted: `confidentiality` if the kernel was booted with it and refuses to show its memory, as it
-/// does only then. A kernel may have been built without lockdown, and ignore the parameter.
-fn locked_down() -> Option<String> {
-    let asked = text("/proc/cmdline")?.split_whitespace().any(|word| word == "lockdown=confidentiality");
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    (asked && fs::File::open("/proc/kcore").is_err_and(refused)).then(|| "confidentiality".to_owned())
-}
-
 /// CONFIG_HZ from the plain-text configurations that distributions install.
 fn hz(release: &str) -> Option<u32> {
     [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")].iter().find_map(|path| {
@@ -161,8 +148,6 @@ mod tests {
                       Max locked memory         unlimited  unlimited  bytes\n";
         assert_eq!(limit(limits, "Max open files"), Some(20_000));
         assert_eq!(limit(limits, "Max locked memory"), None);
-        assert_eq!(chosen("none [integrity] confidentiality").as_deref(), Some("integrity"));
-        assert_eq!(chosen("nonsense"), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::walk::WalkBackend;
 use crate::namespaces::Discovery;
 use crate::request::{BackendChoice, Reading};
 use parshall_host::error::UserError;
+use parshall_host::lockdown;
 use parshall_sys::limits;
 
 pub struct Chosen {
@@ -37,7 +38,7 @@ pub enum Dumps {
 pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::Result<Chosen> {
     let refused = |name: &str, error: anyhow::Error| -> anyhow::Error {
         UserError::new(
-            format!("the backend {name} does not work here: {error:#}"),
+            format!("the backend {name} does not work here: {}", why(&error)),
             "leave --backend out for the best that does; `parshall doctor` shows what this host supports",
         )
         .into()
@@ -55,7 +56,8 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
                 return Ok(alone(backend));
             }
             let mut notes = Vec::new();
-            let mut note = |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {error:#}"));
+            let mut note =
+                |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {}", why(&error)));
             match walk() {
                 Ok(backend) => return Ok(alone(backend)),
                 Err(error) => note("walk", error),
@@ -69,6 +71,13 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
             Ok(Chosen { notes, ..chosen })
         }
     }
+}
+
+/// The error, with the mode of the kernel that refuses programs which read its memory, whatever the error says.
+fn why(error: &anyhow::Error) -> String {
+    let locked_down = lockdown::mode().is_some_and(|mode| mode == lockdown::CONFIDENTIALITY);
+    let mode = if locked_down { "; the kernel is in lockdown mode confidentiality, which refuses it" } else { "" };
+    format!("{error:#}{mode}")
 }
 
 fn alone(backend: Box<dyn Backend>) -> Chosen {

@@ -17,7 +17,7 @@ use super::sample;
 use super::syscall::call_flags;
 use super::thread::KSTACK_MAX;
 use crate::clock::monotonic_ns;
-use crate::load::{listening, reason, unsignalled};
+use crate::load::{listening, reason_in_words, unsignalled};
 
 /// The generated skeleton of `classic.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -261,12 +261,8 @@ impl Classic {
         rodata.follow_children = follow_children.into();
         set_offsets(rodata, &layout.offsets);
         let (loaded, heard) = listening(|| unsignalled(|| open.load()));
-        let why = |error: libbpf_rs::Error| match reason(&heard) {
-            Some((Some(program), reason)) => Error::Load(format!("{program}: {reason}")),
-            Some((None, reason)) => Error::Load(reason),
-            None => unloaded(error),
-        };
-        Self::new(ClassicPrograms { skel: loaded.map_err(why)?, layout }).map_err(unloaded)
+        let skel = loaded.map_err(|error| Error::Load(reason_in_words(&heard, &error)))?;
+        Self::new(ClassicPrograms { skel, layout }).map_err(unloaded)
     }
 
     /// Loads and attaches what an observation does. Nothing is observed.
