@@ -62,6 +62,8 @@ pub struct ObserveOptions {
 /// A validated `parshall doctor`.
 #[derive(Debug, Clone)]
 pub struct DoctorRequest {
+    /// Where the text for a report of a bug is written.
+    pub bundle: Option<PathBuf>,
     /// How the findings are printed.
     pub output: Output,
 }

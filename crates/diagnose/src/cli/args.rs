@@ -145,6 +145,10 @@ pub struct TryNetnsArgs {
 /// Arguments of `parshall doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// Also write what a report of a bug in the probes needs: the findings, every program with the kernel's reason, the verifier's logs.
+    /// No addresses, and nothing of processes
+    #[arg(long, value_name = "FILE")]
+    pub(super) bundle: Option<PathBuf>,
     #[command(flatten)]
     pub(super) print: PrintArgs,
 }

@@ -108,7 +108,7 @@ impl TrySubjectArgs {
 impl DoctorArgs {
     /// Nothing in them can be wrong.
     pub fn validate(self) -> DoctorRequest {
-        DoctorRequest { output: self.print.output() }
+        DoctorRequest { bundle: self.bundle, output: self.print.output() }
     }
 }
 

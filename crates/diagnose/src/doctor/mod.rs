@@ -1,7 +1,8 @@
 //! `doctor`: what this host allows, the rung of evidence that follows, and what parshall cannot do without each missing feature.
 //!
 //! `gather.rs` gathers facts, `rules.rs` turns facts into checks and a rung without touching the host, `text.rs` and
-//! `json.rs` print them.
+//! `json.rs` print them, `bundle.rs` writes what a report of a bug needs.
+mod bundle;
 mod facts;
 mod gather;
 mod json;
@@ -14,6 +15,7 @@ use std::time::SystemTime;
 use parshall_evidence::Rung;
 
 use parshall_host::output::{self, Format};
+use parshall_host::private_file::PrivateFile;
 
 use crate::origin::origin;
 use crate::request::DoctorRequest;
@@ -21,7 +23,12 @@ use crate::request::DoctorRequest;
 /// `parshall doctor`.
 pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
     let begun = SystemTime::now();
-    let findings = rules::examine(&gather::gather_with_trial());
+    let file = config.bundle.as_deref().map(|path| PrivateFile::create(path, "--bundle")).transpose()?;
+    let facts = gather::gather_with_trial();
+    let findings = rules::examine(&facts);
+    if let Some(file) = file {
+        file.write(bundle::bundle(&findings, &facts).as_bytes())?;
+    }
     let page = match config.output.format {
         Format::Text => text::text(&findings, config.output.style),
         Format::Json => json::json(&findings, &origin(begun, findings.kernel.clone()))?,
