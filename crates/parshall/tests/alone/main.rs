@@ -8,6 +8,7 @@ mod common;
 mod attach;
 mod attach_children;
 mod attach_port;
+mod containers;
 mod cpu;
 mod follow;
 mod hang;

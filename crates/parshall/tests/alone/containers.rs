@@ -1,0 +1,73 @@
+//! Observers in containers: what a seccomp profile, a security module or a namespace takes away is said, and the rest is used.
+
+use std::process::Command;
+
+use crate::common::{self, Done, PARSHALL, Pair, finish, has, verdict};
+use parshall_evidence::Rung;
+
+const CAUSE: &str = "nagle-delayed-ack";
+const EPERM: &str = "1";
+const EACCES: &str = "13";
+/// Of the calls that Docker's default profile refuses without CAP_SYS_ADMIN, those that an observation may make.
+const DEFAULT_PROFILE: &str = "bpf,perf_event_open,setns,unshare,mount,pidfd_getfd,process_vm_readv,io_uring_setup";
+
+/// Runs parshall where the kernel refuses these calls with this error.
+fn refused(errno: &str, calls: &str, arguments: &[&str]) -> Done {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/refuse.py");
+    finish(Command::new("python3").args([script, errno, calls, PARSHALL]).args(arguments))
+}
+
+#[test]
+fn what_a_seccomp_profile_or_a_security_module_refuses_is_said() {
+    let what = "calls that are refused";
+    if !has(&["python3"], what) || !common::btf(what) {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let port = pair.port.to_string();
+    for (errno, calls, rung, check) in [
+        (EPERM, "bpf", Rung::Procfs, "bpf"),
+        (EACCES, "bpf", Rung::Procfs, "bpf"),
+        (EPERM, "perf_event_open", Rung::Btf, "cpu-samples"),
+        (EPERM, "setns", Rung::Btf, ""),
+        (EPERM, DEFAULT_PROFILE, Rung::Procfs, "bpf"),
+    ] {
+        let host = format!("{calls} refused with {errno}");
+        let doctor = refused(errno, calls, &["doctor", "--format", "json"]).orderly().stdout.clone();
+        let doctor: serde_json::Value = serde_json::from_str(&doctor).unwrap();
+        assert_eq!(doctor["rung"], rung.as_str(), "{host}: {doctor:#}");
+        let found = doctor["checks"].as_array().unwrap().iter().find(|found| found["id"] == check);
+        assert!(found.is_none_or(|found| found["state"] == "missing"), "{host}: {found:#?}");
+        assert!(found.is_some() || check.is_empty(), "{host}: {doctor:#}");
+
+        let attach = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
+        let report = refused(errno, calls, &attach).orderly().report();
+        println!("{host}: rung {}, {}, {:?}", report.rung.as_str(), verdict(&report), report.blind);
+        assert_eq!((report.rung, verdict(&report).as_str()), (rung, CAUSE), "{host}: {report:#?}");
+        assert!(rung == Rung::Btf || !report.blind.is_empty(), "{host}: it says why: {report:#?}");
+    }
+}
+
+#[test]
+fn with_the_hosts_pid_namespace_a_container_has_all_evidence() {
+    let what = "an observer in namespaces of its own but for that of processes";
+    if !has(&["python3", "unshare"], what) || !common::btf(what) {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let (port, pid) = (pair.port.to_string(), pair.server.pid().to_string());
+    let inside = |subject: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--net", "--mount", "--uts", "--ipc", "--cgroup", PARSHALL, "attach", "--for", "1s", "--format", "json",
+        ]);
+        finish(command.args(subject))
+    };
+    for subject in [&["--pid", &pid][..], &["--port", &port, "--netns", "all"]] {
+        let report = inside(subject).orderly().report();
+        assert_eq!((report.rung, verdict(&report).as_str()), (Rung::Btf, CAUSE), "{subject:?}: {report:#?}");
+    }
+    // The port is not in the container's network.
+    let done = inside(&["--port", &port]);
+    assert!(done.error_and_hint().1.contains("--netns"), "{done:?}");
+}
