@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::query::ProgInfoIter;
+use parshall_bpf::diagnose::best_programs;
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{Values, document};
 use crate::expected::{Machine, path};
 use crate::guest::Reports;
+
+/// The kernel keeps so many characters of a program's name (BPF_OBJ_NAME_LEN).
+const NAME_MAX: usize = 15;
 
 /// What an observation has on a machine.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,16 +55,16 @@ fn list() {
     }
 }
 
-/// Whether doctor says why programs of the rung btf are not held: it names each of them, or it promises no more than the rung that was
-/// had and says why.
+/// Whether doctor says why the best programs of the rung btf are not held: it names each of them, or it promises no more than the rung
+/// that was had and says why.
 pub fn explained(reports: &Reports, values: &mut Values) {
     let doctor = document(reports, "doctor").unwrap_or_default();
     let had = document(reports, "run/nagle-delayed-ack").unwrap_or_default();
-    let of_btf = golden().into_values().filter(|held| held.rung == "btf").flat_map(|held| held.programs);
     let held: BTreeSet<&str> = reports["programs"].stdout.lines().collect();
     let said = doctor.to_string();
-    let unnamed: BTreeSet<String> =
-        of_btf.filter(|name| !held.contains(name.as_str()) && !said.contains(name.as_str())).collect();
+    let is_held = |name: &str| held.contains(&name[..name.len().min(NAME_MAX)]);
+    let unnamed: Vec<&str> =
+        best_programs().into_iter().filter(|name| !is_held(name) && !said.contains(name)).collect();
     let lower = doctor["rung"] != "btf" && doctor["rung"] == had["rung"];
     let explained = lower && doctor["why_not_higher"].as_array().is_some_and(|why| !why.is_empty());
     let value = match unnamed.len() {
