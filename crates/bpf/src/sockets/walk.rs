@@ -53,9 +53,9 @@ pub enum WalkError {
         /// What was not found.
         what: &'static str,
     },
-    /// The kernel refused for another reason.
+    /// The kernel refused, for this reason.
     #[error("the kernel refused the walk: {0}")]
-    Refused(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Refused(String),
 }
 
 /// `struct prefix` of walk.bpf.c.
@@ -165,7 +165,7 @@ impl Walk {
         let batch = connections.min(FOUND) as u32;
         let load = || if means == Means::Casts { by_casts(batch) } else { by_copies(batch) };
         let program = or_refused(load).map_err(load_error)?;
-        let mapped = |e: io::Error| WalkError::Refused(e.into());
+        let mapped = |e: io::Error| WalkError::Refused(e.to_string());
         let maps = program.maps();
         let mut walk = Self {
             records: Arena::map(maps.records, RECORDS).map_err(mapped)?,
@@ -364,7 +364,7 @@ fn load_error(error: io::Error) -> WalkError {
             return WalkError::NotPermitted { missing };
         }
     }
-    WalkError::Refused(error.into())
+    WalkError::Refused(error.to_string())
 }
 
 /// The needed capabilities that the process does not have. CAP_SYS_ADMIN includes them.
