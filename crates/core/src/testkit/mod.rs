@@ -289,10 +289,19 @@ impl ThreadBuilder {
     }
 
     /// Out of quota for `ns` in every period.
-    pub fn throttled(mut self, every_ns: u64, offset_ns: u64, ns: u64) -> ThreadBuilder {
+    pub fn throttled(self, every_ns: u64, offset_ns: u64, ns: u64) -> ThreadBuilder {
+        self.stopped(every_ns, offset_ns, ns, OffCpu::Throttled)
+    }
+
+    /// Ready to run, and waiting for a CPU for `ns` in every period.
+    pub fn runnable(self, every_ns: u64, offset_ns: u64, ns: u64) -> ThreadBuilder {
+        self.stopped(every_ns, offset_ns, ns, OffCpu::Runnable)
+    }
+
+    fn stopped(mut self, every_ns: u64, offset_ns: u64, ns: u64, why: OffCpu) -> ThreadBuilder {
         let mut at = offset_ns;
         while at + ns <= WINDOW_NS {
-            self = self.off(at, ns, OffCpu::Throttled, "", FdKind::None);
+            self = self.off(at, ns, why, "", FdKind::None);
             at += every_ns;
         }
         self

@@ -1,18 +1,25 @@
 //! Threads with a request could run and wait for a CPU, on which a process that has nothing to do with the service runs.
 //!
-//! Look-alikes: quota (cpu-throttled), and CPUs that the service and its own clients fill (at capacity, or user-cpu-bound).
+//! Look-alikes: quota (cpu-throttled), and CPUs that the service and its own clients fill (at capacity, or user-cpu-bound). On the rungs
+//! without single requests the threads show it, if others used the CPUs meanwhile.
+use parshall_evidence::{Confidence, Place, Rung};
+
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use crate::judge::chain::named;
-use crate::judge::facts::{Facts, Spent};
+use crate::judge::facts::{Facts, Lost, Spent, ThreadFact};
+use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "run-queue-latency", title: "Requests wait for a CPU that others use", test };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    let Some(waits) = Waits::on(facts, Spent::RunQueue) else { return not_spent(facts, Spent::RunQueue) };
+    let Some(waits) = Waits::on(facts, Spent::RunQueue) else {
+        return of_threads(facts).map_or_else(|| not_spent(facts, Spent::RunQueue), Candidate::holds);
+    };
     let leaf = waits.leaf;
     let who = &leaf.target;
     let summary = format!(
@@ -37,12 +44,81 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, evidence, fix).holds()
 }
 
+/// Share of the window from which a thread's waits for a CPU count, if they are as long as it runs.
+const MIN_RUNNABLE: f64 = 0.20;
+
+/// Threads that wait for a CPU as long as they run or longer, while others use as much of the CPUs as these waits are long. The rung btf
+/// sees what was lost to it, by request and by flow.
+fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
+    if facts.capture.rung == Rung::Btf {
+        return None;
+    }
+    let runnable = |t: &ThreadFact<'_>| t.ledger.of(State::Runnable);
+    let waits = |t: &&ThreadFact<'_>| {
+        ratio(runnable(t), facts.capture.window_ns as f64) >= MIN_RUNNABLE && runnable(t) >= t.ledger.on_cpu()
+    };
+    let waiting: Vec<&ThreadFact<'_>> = facts.threads.iter().filter(waits).collect();
+    let worst = *waiting.iter().max_by(|a, b| runnable(a).total_cmp(&runnable(b)))?;
+    let own: f64 = facts.threads.iter().map(|t| t.rec.cpu_ns as f64).sum();
+    let others = facts.capture.host.busy_ns? as f64 - own;
+    if others < runnable(worst) {
+        return None;
+    }
+    let share = ratio(runnable(worst), worst.ledger.wall_ns);
+    let name = thread_name(facts, worst.rec.tid);
+    let summary = format!(
+        "{name} could run and waits for a CPU for {} of the time, and runs for {} of it; programs beside the subject use {} of CPU time a \
+         second meanwhile.",
+        units::percent(share),
+        units::percent(ratio(worst.ledger.on_cpu(), worst.ledger.wall_ns)),
+        units::duration(ratio(others, facts.window_s()))
+    );
+    let evidence = vec![
+        words::valued("thread ready and not on a CPU", share, "1"),
+        words::valued("CPUs that others use", ratio(others, facts.capture.window_ns as f64), "CPUs"),
+    ];
+    let fix = format!(
+        "Keep others off the service's CPUs, or lower their priority (renice, cpu.weight), or give the service CPUs of its own (taskset \
+         -cp CPUS {}). Who uses the CPUs: ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu",
+        worst.rec.pid
+    );
+    let place = Place { pid: Some(worst.rec.pid), tid: Some(worst.rec.tid), ..Place::default() };
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    candidate.thread = Some(ThreadLoss {
+        ns: waiting.iter().map(|t| runnable(t)).sum(),
+        wall_ns: waiting.iter().map(|t| t.ledger.wall_ns).sum(),
+        tids: waiting.iter().map(|t| t.rec.tid).collect(),
+    });
+    candidate.confidence = Confidence::Medium;
+    Some(candidate)
+}
+
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{FdKind, HopKind, Role, Rung};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::verdict_of;
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, verdict_of};
+
+    /// A thread that runs for 2 ms of 10, sleeps for `sleep_ms` and waits for a CPU for the rest, while all CPUs are busy for `busy` windows.
+    fn beside_others(sleep_ms: u64, busy: f64) -> String {
+        let thread = ThreadBuilder::new(101).sleeps(10 * MS, 0, sleep_ms * MS, "read", FdKind::Tcp).runnable(
+            10 * MS,
+            sleep_ms * MS,
+            (8 - sleep_ms) * MS,
+        );
+        let mut capture = capture(vec![FlowBuilder::new(1, Role::Server).talks(300, 100)], vec![thread]);
+        capture.rung = Rung::Tracepoint;
+        capture.host.busy_ns = Some((busy * WINDOW_NS as f64) as u64);
+        verdict_of(&capture)
+    }
+
+    #[test]
+    fn threads_tell_where_requests_were_not_seen() {
+        assert_eq!(beside_others(3, 1.0), "run-queue-latency");
+        assert_eq!(beside_others(7, 1.0), "healthy", "it hardly waits");
+        assert_eq!(beside_others(3, 0.3), "healthy", "the CPUs that it waits for are used by nobody else");
+    }
 
     fn waits_while(runs: &str) -> ServiceBuilder {
         let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target(runs);

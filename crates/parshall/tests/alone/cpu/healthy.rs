@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use parshall_evidence::Status;
 
-use crate::common::{Pair, undisturbed};
+use crate::common::{Pair, has, parshall, undisturbed};
 use crate::{attach, attach_port, tracepoint_rung};
 
 #[test]
@@ -18,6 +18,19 @@ fn the_service_without_nagle() {
     assert_ne!(report.verdict.status, Status::Cause, "{report:#?}");
     assert_ne!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
     assert!(report.ruled_out.iter().any(|ruled_out| ruled_out.cause == attach::CAUSE), "{:?}", report.ruled_out);
+}
+
+#[test]
+fn the_service_without_nagle_on_the_rung_procfs() {
+    let what = "attach --rung procfs: the service without Nagle";
+    if !has(&["python3"], what) {
+        return;
+    }
+    let pair = Pair::start(&["--nodelay", "--pause-ms", "1"]);
+    let port = pair.port.to_string();
+    let attach = ["attach", "--port", &port, "--for", "1s", "--format", "json", "--rung", "procfs"];
+    let Some(report) = undisturbed(what, || parshall(&attach).report()) else { return };
+    assert_ne!(report.verdict.status, Status::Cause, "{report:#?}");
 }
 
 #[test]
