@@ -60,19 +60,17 @@ impl<'f, 'a> Waits<'f, 'a> {
         let (service, _) = affected.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
         let part = service.lost_to(spent).max_by(|a, b| a.ns.total_cmp(&b.ns))?;
         let ns: f64 = affected.iter().map(|(_, ns)| ns).sum();
-        let seen: f64 = affected
-            .iter()
-            .flat_map(|(s, _)| s.lost_to(spent))
-            .filter(|p| chain::is_end_seen(facts, p))
-            .map(|p| p.ns)
-            .sum();
+        let requests: f64 = affected.iter().map(|(s, _)| s.requests).sum();
+        // A slice that cuts requests shows time of more of them than it counts. None lost more than the longest time of each part.
+        let parts = || affected.iter().flat_map(|(s, _)| s.lost_to(spent));
+        let longest: f64 = parts().map(|p| p.rec.longest_ns as f64).sum();
         let loss = RequestLoss {
             ns,
             time_ns: affected.iter().map(|(s, _)| s.time_ns).sum(),
-            each_ns: ratio(ns, affected.iter().map(|(s, _)| s.requests).sum()),
+            each_ns: ratio(ns, requests).min(longest),
             requests: affected.iter().map(|(s, _)| s.seen_requests()).fold(0, u64::saturating_add),
             chain: chain::of(facts, service, spent),
-            seen: seen >= END_SEEN * ns,
+            seen: parts().filter(|p| chain::is_end_seen(facts, p)).map(|p| p.ns).sum::<f64>() >= END_SEEN * ns,
             waited: affected.iter().any(|(s, _)| s.rec.waited),
         };
         Some(Waits { facts, spent, service, part, leaf: part.rec.hops.last()?, loss })
@@ -237,4 +235,25 @@ pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Eviden
 /// A figure of the service as evidence.
 pub fn outstanding(service: &ServiceFact<'_>) -> Evidence {
     words::valued("requests outstanding, mean", service.outstanding, "requests")
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::HopKind;
+
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn no_request_loses_more_than_the_longest() {
+        let wait = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "nanosleep");
+        let mut capture = with(ServiceBuilder::new(7000).requests(20, 50.0).part(wait, 1.0));
+        // Five more were cut: their time is there, and they are not counted.
+        let service = &mut capture.services[0];
+        service.outstanding_ns = 25 * 50_000_000;
+        (service.followed_ns, service.path[0].ns) = (service.outstanding_ns, service.outstanding_ns);
+        service.path[0].longest_ns = 50_100_000;
+        let report = crate::judge::judge(&capture);
+        assert!(report.verdict.summary.contains("50.1 ms a request"), "{}", report.verdict.summary);
+        assert!((report.findings[0].lost_ms - 50.1).abs() < 0.01, "{}", report.findings[0].lost_ms);
+    }
 }

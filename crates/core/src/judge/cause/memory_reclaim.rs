@@ -78,6 +78,11 @@ mod tests {
         assert!(report.verdict.summary.contains("/small may use 8"), "{}", report.verdict.summary);
         capture.counters = memory(10 << 20);
         assert_eq!(verdict_of(&capture), "blocking-disk-io");
+        // Nearly all that was read had been in memory, but a few pages do not take most of a second.
+        let mut few = group(20 << 10);
+        few.read_bytes = 20 << 10;
+        capture.counters = Some(Counters { memory: vec![few], ..Counters::default() });
+        assert_eq!(verdict_of(&capture), "blocking-disk-io");
     }
 
     #[test]

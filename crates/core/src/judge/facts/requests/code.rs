@@ -28,13 +28,18 @@ const FAULTS: [&str; 10] = [
 /// Kernel functions of memory reclaim (mm/vmscan.c, mm/memcontrol.c).
 const RECLAIM: [&str; 4] = ["shrink_", "try_to_free_", "do_try_to_free_pages", "mem_cgroup_handle_over_high"];
 
+/// The least that one read brings back, and the longest that it takes on a disk that has to move its heads.
+const PAGE_BYTES: u64 = 4096;
+const PAGE_READ_MAX_NS: u64 = 10_000_000;
+
 /// What is known of processes and threads, for all services: samples, CPU time and names.
 #[derive(Debug, Default)]
 pub struct Code<'a> {
     by_pid: BTreeMap<u32, Counts>,
     cpu_ns: BTreeMap<u32, f64>,
     names: BTreeSet<&'a str>,
-    thrashing: BTreeSet<u32>,
+    /// Bytes that were read back, by process.
+    read_back: BTreeMap<u32, u64>,
     /// Samples in cryptographic libraries.
     pub crypto: Crypto,
     /// Threads that are never idle.
@@ -57,7 +62,7 @@ impl<'a> Code<'a> {
         let groups = capture.counters.iter().flat_map(|c| &c.memory).filter(|group| is_thrashing(group));
         let mut code = Code {
             names: names.collect(),
-            thrashing: groups.flat_map(|group| &group.pids).copied().collect(),
+            read_back: groups.flat_map(|g| g.pids.iter().map(|pid| (*pid, g.refaulted_bytes))).collect(),
             crypto: Crypto::new(capture),
             hot: Hot::new(capture),
             ..Code::default()
@@ -111,9 +116,10 @@ impl<'a> Code<'a> {
         self.names.contains(name)
     }
 
-    /// Whether a process is in a control group whose files have no room in memory.
-    pub fn thrashes(&self, pid: u32) -> bool {
-        self.thrashing.contains(&pid)
+    /// Whether a process is in a control group whose files have no room in memory, and what was read back may have taken most of this time.
+    pub fn thrashes(&self, pid: u32, waited_ns: u64) -> bool {
+        let read_ns = |bytes: &u64| (bytes / PAGE_BYTES).saturating_mul(PAGE_READ_MAX_NS);
+        self.read_back.get(&pid).is_some_and(|bytes| read_ns(bytes).saturating_mul(2) >= waited_ns)
     }
 
     fn counts(&self, pid: u32) -> Option<Counts> {

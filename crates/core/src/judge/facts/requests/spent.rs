@@ -204,7 +204,7 @@ impl<'c> Context<'c> {
             HopKind::Connect if self.connect_ns.is_some() => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             HopKind::Disk if is_log(leaf) => Spent::Log,
-            HopKind::Disk if self.reads_back(leaf) => Spent::Memory,
+            HopKind::Disk if self.reads_back(leaf, part.rec.ns) => Spent::Memory,
             HopKind::Disk => Spent::Disk,
             HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
             HopKind::Memory => Spent::Memory,
@@ -354,9 +354,9 @@ impl<'c> Context<'c> {
     }
 
     /// It reads a file, and most of what its control group reads was in memory before: there is no room for it.
-    fn reads_back(&self, leaf: &Hop) -> bool {
+    fn reads_back(&self, leaf: &Hop, waited_ns: u64) -> bool {
         let writes = writes(leaf) || leaf.syscall.contains("sync");
-        !writes && self.code.thrashes(leaf.pid)
+        !writes && self.code.thrashes(leaf.pid, waited_ns)
     }
 
     /// It waits for other threads that change the process' mappings, and not for memory.
