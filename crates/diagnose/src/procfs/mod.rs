@@ -140,7 +140,7 @@ impl Observation {
     }
 
     fn finish(self, resolved: &Resolved, window_ns: u64, host: &HostWatch, attach_ms: f64) -> Capture {
-        let blind = self.blind(resolved);
+        let blind = self.blind(resolved, window_ns);
         let untracked = self.flows.untracked + self.threads.untracked;
         let samples = self.flows.samples;
         let (opened, closed) = (self.flows.opened, self.flows.closed);
@@ -189,16 +189,11 @@ impl Observation {
     }
 
     /// What this rung cannot show, and what it could not show this time.
-    fn blind(&self, resolved: &Resolved) -> Vec<String> {
-        let flow_ms = self.flow_pace.interval_ns() as f64 / 1e6;
-        let thread_ms = self.thread_pace.interval_ns() as f64 / 1e6;
+    fn blind(&self, resolved: &Resolved, window_ns: u64) -> Vec<String> {
+        let [flows, threads] = [&self.flow_pace, &self.thread_pace].map(|pace| pace.how_often(window_ns));
         let mut blind = vec![
-            format!(
-                "flows were sampled every {flow_ms:.1} ms: shorter holds count by chance, and what ended them is unknown"
-            ),
-            format!(
-                "threads were sampled every {thread_ms:.1} ms: CPU time is exact, what a block waited for is sampled"
-            ),
+            format!("flows were sampled {flows}: shorter holds count by chance, and what ended them is unknown"),
+            format!("threads were sampled {threads}: CPU time is exact, what a block waited for is sampled"),
             "no wake-ups, no stacks and no counts of system calls without BPF".to_owned(),
         ];
         let mut note = |when: bool, text: &str| {

@@ -11,26 +11,40 @@ pub struct Pace {
     /// Factor on the interval for what the rounds themselves do not account for.
     stretch: f64,
     random: u32,
+    rounds: u64,
 }
 
 /// Weight of the newest round in the average.
 const WEIGHT: f64 = 0.2;
+/// The longest time between two rounds, whatever they cost: with fewer of them nothing is seen at all.
+const CEILING_NS: f64 = 1e9;
 
 impl Pace {
     /// Rounds at least `floor` apart that cost at most `share` of a core.
     pub fn new(floor: Duration, share: f64) -> Self {
-        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0, stretch: 1.0, random: 1 }
+        Self { floor_ns: floor.as_nanos() as u64, share, cost_ns: 0.0, stretch: 1.0, random: 1, rounds: 0 }
     }
 
     /// Accounts a round.
     pub fn spent(&mut self, cpu_ns: u64) {
+        self.rounds += 1;
         let cost = cpu_ns as f64;
         self.cost_ns = if self.cost_ns == 0.0 { cost } else { self.cost_ns + WEIGHT * (cost - self.cost_ns) };
     }
 
     /// Time until the next round.
     pub fn interval_ns(&self) -> u64 {
-        (self.floor_ns.max((self.cost_ns / self.share) as u64) as f64 * self.stretch) as u64
+        let interval = (self.floor_ns as f64).max(self.cost_ns / self.share) * self.stretch;
+        interval.min(CEILING_NS.max(self.floor_ns as f64)) as u64
+    }
+
+    /// How often rounds were made in a window of this length, in words.
+    pub fn how_often(&self, window_ns: u64) -> String {
+        match self.rounds {
+            0 => "never".to_owned(),
+            1 => "once".to_owned(),
+            n => format!("every {:.1} ms", window_ns as f64 / 1e6 / n as f64),
+        }
     }
 
     /// Slows down when all work of this process costs more than `allowed` of a core, and recovers slowly.

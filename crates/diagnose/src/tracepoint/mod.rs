@@ -252,7 +252,7 @@ impl Session {
     fn finish(mut self, host: &HostWatch) -> Capture {
         let window_ns = self.end - self.begin;
         let counters = self.classic.counters();
-        let blind = self.blind();
+        let blind = self.blind(window_ns);
         let untracked = self.untracked + self.flows.untracked + self.threads.untracked + counters.untracked;
         let (opened, closed, sampled) = (self.flows.opened, self.flows.closed, self.flows.samples);
         let (flows, flow_stalls) = self.flows.finish(window_ns);
@@ -321,11 +321,10 @@ impl Session {
     }
 
     /// What this rung cannot show, and what it could not show this time.
-    fn blind(&self) -> Vec<String> {
-        let flow_ms = self.flow_pace.interval_ns() as f64 / 1e6;
-        let mut blind = vec![format!(
-            "flows were sampled every {flow_ms:.1} ms: shorter holds count by chance, and what ended them is unknown"
-        )];
+    fn blind(&self, window_ns: u64) -> Vec<String> {
+        let flows = self.flow_pace.how_often(window_ns);
+        let mut blind =
+            vec![format!("flows were sampled {flows}: shorter holds count by chance, and what ended them is unknown")];
         blind.push("a sleep's kernel stack is known from the second long sleep in a row on".to_owned());
         if self.cgroups.has_quota() {
             blind.push(
