@@ -110,7 +110,11 @@ fn netem(script: &mut String, impairment: &Impairment, seed: u64, qdisc: &str) {
         write!(words, " rate {}bit", rate * 8).ok();
     }
     if !words.is_empty() {
-        line(script, format_args!("{qdisc} netem limit {NETEM_LIMIT}{words} seed {seed}"));
+        // The `tc` of Debian 12 refuses the word `seed`.
+        line(
+            script,
+            format_args!("{qdisc} netem limit {NETEM_LIMIT}{words} # with iproute2 6.6 or newer also: seed {seed}"),
+        );
     }
     let mut missing = Vec::new();
     if !impairment.drop.is_empty() {

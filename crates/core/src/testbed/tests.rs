@@ -133,7 +133,7 @@ fn the_script_has_the_nearest_that_netem_has() {
     let script = shell(&read(&text).unwrap());
     let seed = direction_seed(1, 0, 0);
     let line = format!(
-        "tc -n client qdisc add dev eth0 root netem limit 1000000 delay 10ms 1ms loss 0.5% reorder 1% rate 8000000bit seed {seed}"
+        "tc -n client qdisc add dev eth0 root netem limit 1000000 delay 10ms 1ms loss 0.5% reorder 1% rate 8000000bit # with iproute2 6.6 or newer also: seed {seed}"
     );
     let lines: Vec<&str> = script.lines().collect();
     let at = lines.iter().position(|found| *found == line).unwrap_or_else(|| panic!("{line}\n{script}"));
