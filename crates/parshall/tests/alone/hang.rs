@@ -24,8 +24,11 @@ struct Hang {
 impl Hang {
     /// `lines` is how many lines it prints. Each byte of `kinds` is a client's request: `p` is answered, `s` subscribes, `h` hangs.
     fn start(mode: &str, lines: usize, kinds: &[u8]) -> Self {
-        let mut command = Command::new("setsid");
-        let (server, lines) = common::start_lines(command.args(["python3", SCRIPT, mode]), lines);
+        Self::start_by(Command::new("setsid").args(["python3", SCRIPT, mode]), mode, lines, kinds)
+    }
+
+    fn start_by(command: &mut Command, mode: &str, lines: usize, kinds: &[u8]) -> Self {
+        let (server, lines) = common::start_lines(command, lines);
         let of = |word| lines.iter().filter_map(move |line| line.strip_prefix(word)?.trim().parse::<u32>().ok());
         let port = of("ready ").next().unwrap_or_else(|| panic!("{lines:?}")) as u16;
         let pids: Vec<u32> = of("pid ").collect();
@@ -129,6 +132,24 @@ fn a_downstream_that_reads_and_never_answers() {
 #[test]
 fn an_event_loop_that_asked_over_a_unix_socket() {
     hangs("unix", 3, &["process-stopped"]);
+}
+
+/// A file system in a file, in a mount namespace of its own: it ends with the processes.
+#[test]
+fn a_frozen_file_system() {
+    let what = "requests that hang in a disk";
+    if !common::root(what) || !has(&["python3", "setsid", "unshare", "truncate", "mkfs.ext4", "mount"], what) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.file("image");
+    let script = "truncate -s 16M \"$0\" && mkfs.ext4 -q \"$0\" && mkdir \"$0\".d && mount -o loop \"$0\" \"$0\".d && cd \"$0\".d && exec \"$@\"";
+    let mut command = Command::new("setsid");
+    command.args(["unshare", "-m", "sh", "-c", script]).arg(&image).args(["python3", SCRIPT, "disk"]);
+    let hang = Hang::start_by(&mut command, "disk", 2, b"hhh");
+    for rung in Hang::rungs() {
+        assert_hangs(&hang.observe(rung, &hang.subjects()[0]), &["blocking-disk-io"], 3);
+    }
 }
 
 #[test]

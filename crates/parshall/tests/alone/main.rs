@@ -14,5 +14,6 @@ mod follow;
 mod hang;
 mod hard_places;
 mod run;
+mod short_connections;
 mod tracepoint_rung;
 mod trial;

@@ -10,6 +10,7 @@ hang.py MODE    prints `ready PORT` and the ids of its processes as `pid PID`. A
     asks        answered after another process has answered, which reads what it is asked and does nothing
     unread      the same, but the other process accepts and does not read
     file        answered after a lock of a file (flock) that another process holds
+    disk        answered after a write to the file system of the working directory, which is frozen until stdin is closed
     poll        read by an event loop that lets it wait: a long poll
     relay       passed on by an event loop to another process, which is stopped
     unix        the same, over a UNIX socket
@@ -55,7 +56,7 @@ def serve(connection, hang):
 
 
 def threads(mode, listener):
-    hang = {"lock": lock, "mutex": mutex, "deadlock": deadlock, "asks": asks, "unread": asks, "file": file}[mode](mode)
+    hang = {"lock": lock, "mutex": mutex, "deadlock": deadlock, "asks": asks, "unread": asks, "file": file, "disk": disk}[mode](mode)
     end_with_stdin()
     say("pid", os.getpid())
     while True:
@@ -175,6 +176,22 @@ def file(mode):
 
     other_process(body)
     return lambda: fcntl.flock(open(path), fcntl.LOCK_EX)
+
+
+# linux/fs.h
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
+
+
+def disk(mode):
+    directory = os.open(".", os.O_RDONLY)
+    # What a frozen file system blocks cannot be killed, so a process that it does not block thaws it.
+    if os.fork() == 0:
+        os.setsid()
+        os.read(0, 1)
+        fcntl.ioctl(directory, FITHAW, 0)
+        os._exit(0)
+    fcntl.ioctl(directory, FIFREEZE, 0)
+    return lambda: open(f"written-{threading.get_ident()}", "w")
 
 
 def events(listener, take):
