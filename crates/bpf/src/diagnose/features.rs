@@ -242,6 +242,13 @@ pub fn best_programs() -> Vec<&'static str> {
     chosen(&[]).iter().map(|program| program.name).collect()
 }
 
+/// Programs that are loaded where the kernel refuses a better one, each with the best one in whose place it is.
+pub fn stand_ins() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of =
+        |sight: &'static Sight| sight.programs.iter().skip(1).map(|program| (program.name, sight.programs[0].name));
+    SIGHTS.iter().flat_map(of)
+}
+
 /// All tracepoints that the list names.
 pub fn tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
     SIGHTS.iter().flat_map(|sight| sight.programs).filter_map(|program| match program.hook {

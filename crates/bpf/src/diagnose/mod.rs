@@ -20,7 +20,7 @@ pub mod timeline;
 pub mod timer;
 pub mod udp;
 
-pub use features::best_programs;
+pub use features::{best_programs, stand_ins};
 pub use loaded::Counters;
 pub use probes::{Config, Error, Probes, Process, Scope, Tried};
 pub use record::Event;

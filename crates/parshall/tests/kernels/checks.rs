@@ -41,6 +41,8 @@ fn text(value: &Value) -> String {
 pub fn rungs(reports: &Reports, values: &mut Values) {
     let promised = document(reports, "doctor").map_or_else(|why| why, |doctor| text(&doctor["rung"]));
     values.insert("doctor: rung".into(), promised);
+    let confined = document(reports, "doctor-confined").map_or_else(|why| why, |doctor| text(&doctor["rung"]));
+    values.insert("doctor with 64 KiB of locked memory".into(), confined);
     let listens =
         document(reports, "run/nagle-delayed-ack").map_or_else(|why| why, |_| "finds the listener".to_owned());
     values.insert("attach --port".into(), listens);

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use parshall_bpf::diagnose::stand_ins;
+
 use crate::expected::{self, Seen};
 use crate::programs;
 
@@ -27,6 +29,13 @@ fn row(first: &str, cells: impl Iterator<Item = String>) -> String {
 fn table(head: &str, machines: &[String], rows: impl Iterator<Item = String>) -> String {
     let rule = format!("|---|{}\n", "---|".repeat(machines.len()));
     row(head, machines.iter().cloned()) + &rule + &rows.collect::<String>()
+}
+
+/// The best programs in whose place this one is, which has the name that the kernel keeps.
+fn in_place_of(kept: &str) -> String {
+    let best: BTreeSet<String> =
+        stand_ins().filter(|(name, _)| programs::kept(name) == kept).map(|(_, best)| format!("`{best}`")).collect();
+    best.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn page() -> String {
@@ -59,13 +68,18 @@ fn page() -> String {
         text += &format!("{}. {note}\n", n + 1);
     }
     let held = programs::golden();
-    text += "\n## Programs\n\nThe BPF programs that the kernel holds while a process is observed, by the rung of the observation.\n\n";
+    text += "\n## Programs\n\nThe BPF programs that the kernel holds while a process is observed, by the rung of the observation. The kernel keeps 15 \
+             characters of a name. Where the last column names a program, the one of the row is loaded on kernels that refuse that.\n\n";
     let all: BTreeSet<&String> = held.values().flat_map(|held| &held.programs).collect();
     let of = |machine: &String| held.get(machine).cloned().unwrap_or_default();
-    let rungs = row("rung", machines.iter().map(|machine| of(machine).rung));
+    let rungs = row("rung", machines.iter().map(|machine| of(machine).rung).chain([String::new()]));
     let has = |machine: &String, name: &String| if of(machine).programs.contains(name) { "x" } else { "" }.to_owned();
-    let programs = all.iter().map(|name| row(&format!("`{name}`"), machines.iter().map(|machine| has(machine, name))));
-    text += &table("program", &machines, std::iter::once(rungs).chain(programs));
+    let programs = all.iter().map(|name| {
+        let cells = machines.iter().map(|machine| has(machine, name));
+        row(&format!("`{name}`"), cells.chain([in_place_of(name)]))
+    });
+    let columns: Vec<String> = machines.iter().cloned().chain(["in place of".to_owned()]).collect();
+    text += &table("program", &columns, std::iter::once(rungs).chain(programs));
     text += "\n## What an observation says that it cannot see\n";
     for machine in machines.iter().filter(|machine| !of(machine).blind.is_empty()) {
         text += &format!("\n{machine}:\n\n");

@@ -11,8 +11,10 @@ use crate::checks::{Values, document};
 use crate::expected::{Machine, path};
 use crate::guest::Reports;
 
-/// The kernel keeps so many characters of a program's name (BPF_OBJ_NAME_LEN).
-const NAME_MAX: usize = 15;
+/// The part of a program's name that the kernel keeps (BPF_OBJ_NAME_LEN).
+pub fn kept(name: &str) -> &str {
+    &name[..name.len().min(15)]
+}
 
 /// What an observation has on a machine.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +64,8 @@ pub fn explained(reports: &Reports, values: &mut Values) {
     let had = document(reports, "run/nagle-delayed-ack").unwrap_or_default();
     let held: BTreeSet<&str> = reports["programs"].stdout.lines().collect();
     let said = doctor.to_string();
-    let is_held = |name: &str| held.contains(&name[..name.len().min(NAME_MAX)]);
     let unnamed: Vec<&str> =
-        best_programs().into_iter().filter(|name| !is_held(name) && !said.contains(name)).collect();
+        best_programs().into_iter().filter(|name| !held.contains(kept(name)) && !said.contains(name)).collect();
     let lower = doctor["rung"] != "btf" && doctor["rung"] == had["rung"];
     let explained = lower && doctor["why_not_higher"].as_array().is_some_and(|why| !why.is_empty());
     let value = match unnamed.len() {
