@@ -6,6 +6,7 @@
   churn --port P            opens and resets a connection for each request
   fork                      serves in a child process and calls from another; --rounds N; does not read its stdin
   prefork                   listens; one child serves, one calls, and every 300 ms a new child sends 25 requests
+  short --pause-ms N        is asked a dozen times a second by itself, over a connection each time, and answers after N ms
   idle                      holds a connection to itself and sleeps
 
 Each prints `ready PORT` once it has traffic. All but `fork` exit when their stdin is closed, so that none outlives its test.
@@ -82,6 +83,24 @@ def churn(options):
             ready(options.port)
 
 
+def short(options, listener):
+    def answer_after_a_pause():
+        while True:
+            with listener.accept()[0] as connection:
+                read_exactly(connection, FIRST + SECOND)
+                time.sleep(options.pause_ms / 1e3)
+                connection.sendall(b"r" * REPLY)
+
+    threading.Thread(target=answer_after_a_pause, daemon=True).start()
+    for n in range(1 << 62):
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.sendall(b"a" * (FIRST + SECOND))
+            read_exactly(connection, REPLY)
+        if n == 0:
+            ready(listener.getsockname()[1])
+        time.sleep(0.08)
+
+
 def fork(options):
     listener = socket.create_server((options.host, 0), backlog=64)
     options.port = listener.getsockname()[1]
@@ -131,7 +150,7 @@ def prefork(options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["serve", "call", "churn", "fork", "prefork", "idle"])
+    parser.add_argument("role", choices=["serve", "call", "churn", "fork", "prefork", "short", "idle"])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--nodelay", action="store_true")
@@ -156,6 +175,8 @@ def main():
         ready(port)
         time.sleep(3600)
         return pair
+    if options.role == "short":
+        return short(options, listener)
     ready(port)
     accept(listener)
 

@@ -2,12 +2,14 @@
 //!
 //! Look-alikes: quota (cpu-throttled), and CPUs that the service and its own clients fill (at capacity, or user-cpu-bound). On the rungs
 //! without single requests the threads show it, if others used the CPUs meanwhile.
+use std::collections::BTreeSet;
+
 use parshall_evidence::{Confidence, Place, Rung};
 
 use super::common::{Waits, not_spent};
 use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use crate::judge::chain::named;
-use crate::judge::facts::{Facts, Lost, Spent, ThreadFact};
+use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -47,15 +49,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// Share of the window from which a thread's waits for a CPU count, if they are as long as it runs.
 const MIN_RUNNABLE: f64 = 0.20;
 
-/// Threads that wait for a CPU as long as they run or longer, while others use as much of the CPUs as these waits are long. The rung btf
-/// sees what was lost to it, by request and by flow.
+/// Threads that wait for a CPU as long as they run or longer, while others use as much of the CPUs as these waits are long: those of
+/// processes whose connections moved data, since what a child does in the background delays no client. The rung btf sees what was lost to
+/// it, by request and by flow.
 fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
     if facts.capture.rung == Rung::Btf {
         return None;
     }
+    let active = facts.flows.iter().filter(|flow| flow.shape != Shape::Idle);
+    let serving: BTreeSet<u32> = active.map(|flow| flow.rec.pid).collect();
     let runnable = |t: &ThreadFact<'_>| t.ledger.of(State::Runnable);
     let waits = |t: &&ThreadFact<'_>| {
-        ratio(runnable(t), facts.capture.window_ns as f64) >= MIN_RUNNABLE && runnable(t) >= t.ledger.on_cpu()
+        serving.contains(&t.rec.pid)
+            && ratio(runnable(t), facts.capture.window_ns as f64) >= MIN_RUNNABLE
+            && runnable(t) >= t.ledger.on_cpu()
     };
     let waiting: Vec<&ThreadFact<'_>> = facts.threads.iter().filter(waits).collect();
     let worst = *waiting.iter().max_by(|a, b| runnable(a).total_cmp(&runnable(b)))?;
@@ -102,7 +109,12 @@ mod tests {
 
     /// A thread that runs for 2 ms of 10, sleeps for `sleep_ms` and waits for a CPU for the rest, while all CPUs are busy for `busy` windows.
     fn beside_others(sleep_ms: u64, busy: f64) -> String {
-        let thread = ThreadBuilder::new(101).sleeps(10 * MS, 0, sleep_ms * MS, "read", FdKind::Tcp).runnable(
+        of_process(100, sleep_ms, busy)
+    }
+
+    /// The same for a thread of this process; the connections that move data are those of 100.
+    fn of_process(pid: u32, sleep_ms: u64, busy: f64) -> String {
+        let thread = ThreadBuilder::new(101).of(pid).sleeps(10 * MS, 0, sleep_ms * MS, "read", FdKind::Tcp).runnable(
             10 * MS,
             sleep_ms * MS,
             (8 - sleep_ms) * MS,
@@ -118,6 +130,7 @@ mod tests {
         assert_eq!(beside_others(3, 1.0), "run-queue-latency");
         assert_eq!(beside_others(7, 1.0), "healthy", "it hardly waits");
         assert_eq!(beside_others(3, 0.3), "healthy", "the CPUs that it waits for are used by nobody else");
+        assert_eq!(of_process(200, 3, 1.0), "healthy", "no client waits for it");
     }
 
     fn waits_while(runs: &str) -> ServiceBuilder {
