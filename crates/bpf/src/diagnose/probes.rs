@@ -304,13 +304,12 @@ impl Probes {
         probes.attach_always()?;
         probes.begin_slice()?;
         probes.end_slice();
-        let BtfPrograms { loaded, refused, .. } = &probes.programs;
-        let refused = refused.borrow();
-        let left = |program: &features::Program| !refused.iter().any(|one| one.program == program.name);
+        let programs = &probes.programs;
+        let names = programs.loaded.iter().map(|program| program.name);
         Ok(Tried {
             missing: probes.lost(),
-            replaced: features::replaced(loaded, &refused),
-            used: loaded.iter().filter(|program| left(program)).map(|program| program.name).collect(),
+            replaced: features::replaced(&programs.loaded, &programs.refused.borrow()),
+            used: names.filter(|name| !programs.is_refused(name)).collect(),
         })
     }
 

@@ -58,8 +58,7 @@ fn cpus(facts: &Facts<'_>) -> Option<String> {
     let all = facts.capture.window_ns as f64 * f64::from(host.cpus.max(1));
     let share = ratio(host.busy_ns? as f64, all).min(1.0);
     // CPUs that others fill are no step of this service's capacity.
-    let own: f64 = facts.threads.iter().map(|t| t.rec.cpu_ns as f64).sum();
-    (share >= FULL && own >= 0.5 * all).then(|| {
+    (share >= FULL && facts.cpu_ns() >= 0.5 * all).then(|| {
         format!(
             "all {} CPUs are full: {} busy. More CPUs, or less beside this service, are the next step.",
             host.cpus,

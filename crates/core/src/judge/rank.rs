@@ -389,8 +389,11 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
 const SHORT_NS: u64 = 100_000_000;
 
 /// Of the connections that moved data: those that were opened and closed meanwhile, so soon that samples do not tell what their clients
-/// waited for, or of which they saw one direction only, and all.
+/// waited for, or of which they saw one direction only, and all. The rung btf samples none.
 fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
+    if facts.capture.rung == Rung::Btf {
+        return (0, 0);
+    }
     let records = || facts.flows.iter().map(|flow| flow.rec);
     let directions = |rec: &FlowRecord| {
         (rec.received_bytes() > 0, rec.acked_bytes() > 0 || rec.last.data_segs_out > rec.first.data_segs_out)
@@ -405,7 +408,7 @@ fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
             }
     };
     let moved = records().filter(|rec| directions(rec) != (false, false)).count();
-    if facts.capture.rung == Rung::Btf { (0, moved) } else { (records().filter(gone).count(), moved) }
+    (records().filter(gone).count(), moved)
 }
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {

@@ -12,10 +12,11 @@ use parshall_bpf::sockets::owners::Owners;
 use parshall_bpf::sockets::{Means, Walk};
 use parshall_bpf::transcript;
 use parshall_evidence::socket::Selection;
-use parshall_host::bounded_file;
+use parshall_host::mountinfo;
 use parshall_host::output::TextStyle;
 
 use super::facts::Facts;
+use super::gather::{configuration, field, text as content};
 use super::rules::Findings;
 use super::text;
 
@@ -47,21 +48,21 @@ const OPTIONS: [&str; 20] = [
 const RING_BYTES: u32 = 64 * 1024;
 
 /// The outcome of a trial: what is to be said of it, line by line, or the kernel's reason.
-type Tried = Result<Vec<String>, String>;
+type Outcome = Result<Vec<String>, String>;
 
 /// What a trial of every object shows.
 struct Trials {
-    objects: Vec<(&'static str, Tried)>,
+    objects: Vec<(&'static str, Outcome)>,
     messages: Vec<String>,
 }
 
 /// The text. All objects are loaded, those of an observation attached too, which takes about a second.
 pub fn bundle(findings: &Findings, facts: &Facts) -> String {
     let (objects, messages) = transcript(try_all);
-    page(findings, facts, &host(findings, facts), &Trials { objects, messages })
+    page(findings, facts, &host(facts), &Trials { objects, messages })
 }
 
-fn try_all() -> Vec<(&'static str, Tried)> {
+fn try_all() -> Vec<(&'static str, Outcome)> {
     let probes = Probes::trial().map_err(|error| error.to_string()).map(|tried| {
         let used = tried.used.iter().map(|program| format!("used: {program}"));
         let replaced = tried.replaced.iter().map(|text| format!("replaced: {text}"));
@@ -82,22 +83,18 @@ fn try_all() -> Vec<(&'static str, Tried)> {
     ]
 }
 
-fn loads<T, E: ToString>(loaded: Result<T, E>) -> Tried {
+fn loads<T, E: ToString>(loaded: Result<T, E>) -> Outcome {
     loaded.map(|_| Vec::new()).map_err(|error| error.to_string())
 }
 
 /// What is known of the host and of what confines this process, by name.
-fn host(findings: &Findings, facts: &Facts) -> Vec<(&'static str, String)> {
-    let text = |path: &str| bounded_file::text(path).ok().map(|text| text.trim_end_matches(['\n', '\0']).to_owned());
-    let status = text("/proc/self/status").unwrap_or_default();
-    let of_status = |key| {
-        let line: Option<&str> = status.lines().find_map(|line| line.strip_prefix(key));
-        line.map(|value| value.trim_start_matches(':').trim().to_owned())
-    };
-    let release = text("/etc/os-release").unwrap_or_default();
-    let pretty = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    let mount = parshall_host::mountinfo::read();
-    let cgroups = parshall_host::mountinfo::mounts(&mount).filter_map(|mount| {
+fn host(facts: &Facts) -> Vec<(&'static str, String)> {
+    let status = content("/proc/self/status").unwrap_or_default();
+    let of_status = |key| field(&status, key).map(str::to_owned);
+    let distribution = content("/etc/os-release").unwrap_or_default();
+    let release = facts.kernel.as_deref().unwrap_or_default();
+    let mounts = mountinfo::read();
+    let cgroups = mountinfo::mounts(&mounts).filter_map(|mount| {
         let kind = String::from_utf8_lossy(mount.kind);
         kind.starts_with("cgroup").then(|| format!("{kind} at {}", mount.point().display()))
     });
@@ -106,31 +103,26 @@ fn host(findings: &Findings, facts: &Facts) -> Vec<(&'static str, String)> {
     let found = [
         ("parshall", Some(env!("CARGO_PKG_VERSION").to_owned())),
         // Not /proc/version, which also says who built it, and where.
-        ("kernel", text("/proc/sys/kernel/version").map(|built| format!("{} {built}", findings.kernel))),
+        ("kernel", content("/proc/sys/kernel/version").map(|built| format!("{release} {built}"))),
         ("machine", Some(facts.arch.to_owned())),
-        ("distribution", pretty.map(|name| name.trim_matches('"').to_owned())),
-        ("seccomp", of_status("Seccomp")),
-        ("no new privileges", of_status("NoNewPrivs")),
-        ("capabilities", of_status("CapEff")),
-        ("bounding set", of_status("CapBnd")),
-        ("security label", text("/proc/self/attr/current")),
-        ("security modules", text("/sys/kernel/security/lsm")),
+        ("distribution", field(&distribution, "PRETTY_NAME=").map(|name| name.trim_matches('"').to_owned())),
+        ("seccomp", of_status("Seccomp:")),
+        ("no new privileges", of_status("NoNewPrivs:")),
+        ("capabilities", of_status("CapEff:")),
+        ("bounding set", of_status("CapBnd:")),
+        ("security label", content("/proc/self/attr/current")),
+        ("security modules", content("/sys/kernel/security/lsm")),
         ("marks of containers", Some(containers.collect::<Vec<_>>().join(" "))),
         ("cgroups", Some(cgroups.collect::<Vec<_>>().join(", "))),
-        ("configuration", Some(configuration(facts.kernel.as_deref().unwrap_or_default()))),
+        (
+            "configuration",
+            Some(configuration(release).map_or_else(|| "not installed".to_owned(), |c| chosen_options(&c))),
+        ),
     ];
     found.into_iter().map(|(name, value)| (name, value.unwrap_or_else(|| "unknown".to_owned()))).collect()
 }
 
-/// The options of the kernel that matter here, where the distribution installs its configuration.
-fn configuration(release: &str) -> String {
-    let paths = [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")];
-    let Some(config) = paths.iter().find_map(|path| bounded_file::text(path).ok()) else {
-        return "not installed".to_owned();
-    };
-    chosen_options(&config)
-}
-
+/// The options of the kernel that matter here.
 fn chosen_options(config: &str) -> String {
     let wanted = |line: &&str| {
         let option = line.strip_prefix("CONFIG_").and_then(|line| line.split_once('=')).map(|(option, _)| option);

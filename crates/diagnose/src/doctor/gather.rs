@@ -89,8 +89,9 @@ fn attempt(result: io::Result<()>) -> Attempt {
     }
 }
 
-fn text(path: &str) -> Option<String> {
-    bounded_file::text(path).ok().map(|t| t.trim().to_owned())
+/// The content of a file without white space, and without the byte 0 that some files of /proc end with.
+pub(super) fn text(path: &str) -> Option<String> {
+    bounded_file::text(path).ok().map(|t| t.trim_end_matches('\0').trim().to_owned())
 }
 
 fn number(path: &str) -> Option<i64> {
@@ -98,7 +99,7 @@ fn number(path: &str) -> Option<i64> {
 }
 
 /// The value behind a key of /proc/self/status.
-fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(status: &'a str, key: &str) -> Option<&'a str> {
     status.lines().find_map(|l| l.strip_prefix(key)).map(str::trim)
 }
 
@@ -113,12 +114,14 @@ fn namespace(kind: &str) -> Option<u64> {
     link.to_str()?.split(['[', ']']).nth(1)?.parse().ok()
 }
 
-/// CONFIG_HZ from the plain-text configurations that distributions install.
+/// The kernel's configuration, where the distribution installs it as plain text.
+pub(super) fn configuration(release: &str) -> Option<String> {
+    [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")].iter().find_map(|path| text(path))
+}
+
+/// CONFIG_HZ.
 fn hz(release: &str) -> Option<u32> {
-    [format!("/boot/config-{release}"), format!("/lib/modules/{release}/config")].iter().find_map(|path| {
-        let config = bounded_file::text(path).ok()?;
-        config.lines().find_map(|l| l.strip_prefix("CONFIG_HZ="))?.parse().ok()
-    })
+    configuration(release)?.lines().find_map(|l| l.strip_prefix("CONFIG_HZ="))?.parse().ok()
 }
 
 /// Which hierarchies have the cpu controller. The v2 root may be mounted anywhere, below a v1 tree too.

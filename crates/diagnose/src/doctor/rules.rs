@@ -1,6 +1,7 @@
 //! Derives checks and a rung from facts, without access to the host.
 use parshall_bpf::kernel_release;
 use parshall_evidence::Rung;
+use parshall_host::lockdown::CONFIDENTIALITY;
 
 use super::facts::{Attempt, Capability, Facts, Trial};
 
@@ -157,7 +158,7 @@ const LOCKED_DOWN: &str =
     "the kernel is locked down (confidentiality) and refuses programs that read its memory, which all probes do";
 
 fn is_confidential(facts: &Facts) -> bool {
-    facts.lockdown.as_deref() == Some("confidentiality")
+    facts.lockdown.as_deref() == Some(CONFIDENTIALITY)
 }
 
 fn meaning(rung: Rung) -> &'static str {
@@ -269,7 +270,7 @@ fn bpf(f: &Facts) -> Check {
 }
 
 fn bpf_remedy(f: &Facts) -> &'static str {
-    if f.lockdown.as_deref() == Some("confidentiality") {
+    if is_confidential(f) {
         "boot with lockdown=integrity, or without lockdown"
     } else if f.user_namespace == Some(true) {
         "run parshall on the host, or in a privileged container"
@@ -321,7 +322,7 @@ fn lockdown(f: &Facts) -> Check {
     let (id, name) = ("lockdown", "kernel lockdown");
     match f.lockdown.as_deref() {
         None => ok(id, name, "the kernel has none"),
-        Some("confidentiality") => ok(id, name, "confidentiality")
+        Some(CONFIDENTIALITY) => ok(id, name, "confidentiality")
             .missing("the kernel refuses BPF programs that read its memory, which all probes do")
             .remedy("boot with lockdown=integrity, or without lockdown"),
         Some(mode) => ok(id, name, mode),

@@ -82,6 +82,17 @@ mod tests {
     }
 
     #[test]
+    fn rounds_that_cost_too_much_are_made_once_a_second_all_the_same() {
+        let mut pace = Pace::new(Duration::from_millis(5), 0.01);
+        assert_eq!(pace.how_often(3_000_000_000), "never");
+        pace.spent(30_000_000);
+        (0..20).for_each(|_| pace.govern(1.0, 0.02));
+        assert_eq!((pace.interval_ns(), pace.how_often(3_000_000_000)), (1_000_000_000, "once".to_owned()));
+        pace.spent(30_000_000);
+        assert_eq!(pace.how_often(3_000_000_000), "every 1500.0 ms");
+    }
+
+    #[test]
     fn the_governor_slows_and_recovers() {
         let mut pace = Pace::new(Duration::from_millis(5), 0.01);
         pace.govern(0.03, 0.02);

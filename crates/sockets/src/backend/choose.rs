@@ -38,7 +38,7 @@ pub enum Dumps {
 pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::Result<Chosen> {
     let refused = |name: &str, error: anyhow::Error| -> anyhow::Error {
         UserError::new(
-            format!("the backend {name} does not work here: {}", why(&error)),
+            format!("the backend {name} does not work here: {error:#}"),
             "leave --backend out for the best that does; `parshall doctor` shows what this host supports",
         )
         .into()
@@ -56,8 +56,7 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
                 return Ok(alone(backend));
             }
             let mut notes = Vec::new();
-            let mut note =
-                |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {}", why(&error)));
+            let mut note = |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {error:#}"));
             match walk() {
                 Ok(backend) => return Ok(alone(backend)),
                 Err(error) => note("walk", error),
@@ -73,11 +72,11 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
     }
 }
 
-/// The error, with the mode of the kernel that refuses programs which read its memory, whatever the error says.
-fn why(error: &anyhow::Error) -> String {
+/// The error of programs that read the kernel's memory, with the mode of the kernel that refuses them whatever the error says.
+fn of_programs(error: anyhow::Error) -> anyhow::Error {
     let locked_down = lockdown::mode().is_some_and(|mode| mode == lockdown::CONFIDENTIALITY);
-    let mode = if locked_down { "; the kernel is in lockdown mode confidentiality, which refuses it" } else { "" };
-    format!("{error:#}{mode}")
+    let why = "the kernel is in lockdown mode confidentiality, which refuses it";
+    if locked_down { anyhow::anyhow!("{error:#}; {why}") } else { error }
 }
 
 fn alone(backend: Box<dyn Backend>) -> Chosen {
@@ -104,11 +103,11 @@ fn iterators_if_cheaper(selection: &Selection) -> Option<Box<dyn Backend>> {
 }
 
 fn walk() -> anyhow::Result<Box<dyn Backend>> {
-    Ok(Box::new(WalkBackend::open()?))
+    Ok(Box::new(WalkBackend::open().map_err(|error| of_programs(error.into()))?))
 }
 
 fn iter(selection: &Selection) -> anyhow::Result<Box<dyn Backend>> {
-    Ok(Box::new(Iter::load(selection.kinds)?))
+    Ok(Box::new(Iter::load(selection.kinds).map_err(of_programs)?))
 }
 
 fn netlink(reading: Reading) -> anyhow::Result<Chosen> {

@@ -38,12 +38,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
         let all = facts.capture.window_ns as f64 * f64::from(facts.capture.host.cpus.max(1));
         evidence.push(words::valued("of all CPUs' time, busy", ratio(busy as f64, all).min(1.0), "1"));
     }
-    let fix = format!(
-        "Keep {who} off the service's CPUs, or lower its priority (renice, cpu.weight), or give the service CPUs of its own \
-         (taskset -cp CPUS {}). Who uses the CPUs: ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu",
-        leaf.pid
-    );
-    waits.candidate(summary, evidence, fix).holds()
+    waits.candidate(summary, evidence, fix(who, "its", leaf.pid)).holds()
+}
+
+/// What to do against `who`, whose (`its`) programs use the CPUs of the service `pid`.
+fn fix(who: &str, its: &str, pid: u32) -> String {
+    format!(
+        "Keep {who} off the service's CPUs, or lower {its} priority (renice, cpu.weight), or give the service CPUs of its own (taskset -cp \
+         CPUS {pid}). Who uses the CPUs: ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu"
+    )
 }
 
 /// Share of the window from which a thread's waits for a CPU count, if they are as long as it runs.
@@ -66,8 +69,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
     };
     let waiting: Vec<&ThreadFact<'_>> = facts.threads.iter().filter(waits).collect();
     let worst = *waiting.iter().max_by(|a, b| runnable(a).total_cmp(&runnable(b)))?;
-    let own: f64 = facts.threads.iter().map(|t| t.rec.cpu_ns as f64).sum();
-    let others = facts.capture.host.busy_ns? as f64 - own;
+    let others = facts.capture.host.busy_ns? as f64 - facts.cpu_ns();
     if others < runnable(worst) {
         return None;
     }
@@ -84,11 +86,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
         words::valued("thread ready and not on a CPU", share, "1"),
         words::valued("CPUs that others use", ratio(others, facts.capture.window_ns as f64), "CPUs"),
     ];
-    let fix = format!(
-        "Keep others off the service's CPUs, or lower their priority (renice, cpu.weight), or give the service CPUs of its own (taskset \
-         -cp CPUS {}). Who uses the CPUs: ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu",
-        worst.rec.pid
-    );
+    let fix = fix("others", "their", worst.rec.pid);
     let place = Place { pid: Some(worst.rec.pid), tid: Some(worst.rec.tid), ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
     candidate.thread = Some(ThreadLoss {

@@ -298,6 +298,11 @@ impl<'a> Facts<'a> {
         self.flows.iter().fold((0, 0), |(r, d), f| (r + f.retransmitted.min(1 << 48), d + f.data_segs.min(1 << 48)))
     }
 
+    /// CPU time of the threads.
+    pub fn cpu_ns(&self) -> f64 {
+        self.threads.iter().map(|t| t.rec.cpu_ns as f64).sum()
+    }
+
     /// Share of the threads' wall time on a CPU.
     pub fn busy(&self) -> f64 {
         ratio(self.threads.iter().map(|t| t.ledger.on_cpu()).sum(), self.threads.iter().map(|t| t.ledger.wall_ns).sum())
