@@ -358,8 +358,8 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             facts.advice("run it as root, or ", "")
         ));
     }
-    let (gone, moved) = gone_unanswered(facts);
-    if ratio(gone as f64, moved as f64) > 1.0 - SEEN_MIN {
+    let (gone, counted) = gone_unanswered(facts);
+    if ratio(gone as f64, counted as f64) > 1.0 - SEEN_MIN {
         return Some(format!(
             "{} gone before their answers were seen, because this rung only samples them, and shorter ones were not seen at all: what \
              their clients wait for is not known. {}",
@@ -385,11 +385,12 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
     })
 }
 
-/// A connection of this length is seen by a few samples at most, and as many others by none.
+/// Connections whose first and last sample are no further apart are seen by a few samples at most, and as many others by none.
 const SHORT_NS: u64 = 100_000_000;
 
-/// Of the connections that moved data: those that were opened and closed meanwhile, so soon that samples do not tell what their clients
-/// waited for, or of which they saw one direction only, and all. The rung btf samples none.
+/// Connections that were closed meanwhile, and of which samples do not tell whether and what their clients waited for: those that were seen
+/// for a short time, and those that were opened meanwhile, too, and moved data in one direction only. And all of these and of those that
+/// moved data. The rung btf samples none.
 fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
     if facts.capture.rung == Rung::Btf {
         return (0, 0);
@@ -398,17 +399,13 @@ fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
     let directions = |rec: &FlowRecord| {
         (rec.received_bytes() > 0, rec.acked_bytes() > 0 || rec.last.data_segs_out > rec.first.data_segs_out)
     };
-    let came_and_went = |rec: &FlowRecord| rec.begin_ns > 0 && rec.end_ns < facts.capture.window_ns;
-    let gone = |rec: &&FlowRecord| {
-        came_and_went(rec)
-            && match directions(rec) {
-                (false, false) => false,
-                (true, true) => rec.wall_ns() < SHORT_NS,
-                _ => true,
-            }
+    let gone = |rec: &FlowRecord| {
+        let (received, sent) = directions(rec);
+        let seen_ns = rec.last.at_ns.saturating_sub(rec.first.at_ns);
+        rec.end_ns < facts.capture.window_ns && (seen_ns < SHORT_NS || rec.begin_ns > 0 && received != sent)
     };
-    let moved = records().filter(|rec| directions(rec) != (false, false)).count();
-    (records().filter(gone).count(), moved)
+    let counted = |rec: &FlowRecord| gone(rec) || directions(rec) != (false, false);
+    (records().filter(|rec| gone(rec)).count(), records().filter(|rec| counted(rec)).count())
 }
 
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
@@ -510,13 +507,19 @@ mod tests {
 
     #[test]
     fn connections_that_are_gone_before_their_answers_were_seen_are_no_health() {
-        // What samples see of a connection for a request: the request, and then nothing.
+        // What samples see of a connection for a request: all of a short one, the request alone, or nothing but that it was there.
         let short = |id: u64| {
-            let answered = FlowBuilder::new(id, Role::Server).talks(1, 100);
-            let mut flow = if id == 1 { answered } else { FlowBuilder::new(id, Role::Server) };
-            let length = if id == 1 { 30 * MS } else { 300 * MS };
-            (flow.record.begin_ns, flow.record.end_ns) = (id * 100 * MS, id * 100 * MS + length);
-            flow.record.last.bytes_received = 100;
+            let mut flow = FlowBuilder::new(id, Role::Server);
+            let length = if id == 2 { 300 * MS } else { 30 * MS };
+            flow.record.last.at_ns = length;
+            match id {
+                1 => flow = flow.talks(1, 100),
+                2 => flow.record.last.bytes_received = 100,
+                _ => {}
+            }
+            // The third one was there before the window, as far as can be told.
+            let begin_ns = if id == 3 { 0 } else { id * 100 * MS };
+            (flow.record.begin_ns, flow.record.end_ns) = (begin_ns, begin_ns + length);
             flow
         };
         let lasting = |id: u64| FlowBuilder::new(id, Role::Server).talks(100, 100);

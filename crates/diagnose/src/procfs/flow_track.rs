@@ -123,8 +123,12 @@ impl Track {
         self.last = flow_state::snapshot(socket, at_ns);
     }
 
-    /// Ends the flow, whose socket was missing in the sample at `at_ns`.
+    /// Ends the flow, whose socket was missing in the sample at `at_ns`. One sample by itself tells a moment, and not what the time around
+    /// it was spent on.
     pub fn gone(&mut self, at_ns: u64, stalls: &mut Vec<FlowStall>) {
+        if self.last.at_ns == self.first.at_ns {
+            self.run.state = FlowState::Other;
+        }
         let boundary = self.seen_ns + at_ns.saturating_sub(self.seen_ns) / 2;
         self.close_run(boundary, Release::Close, stalls);
         self.seen_ns = boundary;
@@ -233,7 +237,10 @@ mod tests {
         for (begin_ns, expected) in [(0, 0), (10 * MS, 300)] {
             let mut track = Track::new(&received, 1, (5, 3), Role::Server, begin_ns, 10 * MS);
             track.gone(20 * MS, &mut Vec::new());
-            assert_eq!(track.finish(99 * MS, &mut Vec::new()).received_bytes(), expected);
+            let record = track.finish(99 * MS, &mut Vec::new());
+            assert_eq!(record.received_bytes(), expected);
+            let states: Vec<FlowState> = record.cells.iter().map(|cell| cell.state).collect();
+            assert_eq!(states, [FlowState::Other], "what a moment shows is not what the time was spent on");
         }
     }
 
