@@ -5,6 +5,9 @@ use parshall_evidence::Slices;
 
 use super::host::{self, IdleMeter};
 
+/// What a run of a program takes at most, on average over a slice: several times of what they do take.
+const RUN_MAX_NS: u64 = 5_000;
+
 /// The meter of one observation.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -30,8 +33,18 @@ struct SliceBegin {
 pub struct Reading {
     /// Events they handled.
     pub events: u64,
-    /// Their CPU time, while the kernel measures it.
+    /// Their CPU time and how often they ran, while the kernel measures it.
     pub timed_ns: u64,
+    pub timed_runs: u64,
+}
+
+impl Reading {
+    /// CPU time of the runs since `before`. The kernel measures it by the clock, which goes on while the hypervisor or an interrupt has
+    /// the CPU: a single such pause of 10 ms must not make programs expensive that hardly run.
+    fn cpu_ns_since(&self, before: &Self) -> u64 {
+        let runs = self.timed_runs.saturating_sub(before.timed_runs);
+        self.timed_ns.saturating_sub(before.timed_ns).min(runs.saturating_mul(RUN_MAX_NS))
+    }
 }
 
 impl Meter {
@@ -68,7 +81,7 @@ impl Meter {
 
     fn spent(&self, slice: &SliceBegin, reading: Reading) -> u64 {
         if self.timing {
-            return reading.timed_ns.saturating_sub(slice.reading.timed_ns);
+            return reading.cpu_ns_since(&slice.reading);
         }
         (reading.events.saturating_sub(slice.reading.events) as f64 * self.ns_per_event) as u64
     }
@@ -76,9 +89,9 @@ impl Meter {
     /// Excludes what ran between two readings from the cost of the slice: it was not caused by events and does not occur again.
     pub fn set_aside(&mut self, before: Reading, after: Reading) {
         let Some(slice) = self.slice.as_mut().filter(|_| self.timing) else { return };
-        let ns = after.timed_ns.saturating_sub(before.timed_ns);
-        slice.reading.timed_ns += ns;
-        self.kernel_ns += ns;
+        slice.reading.timed_ns += after.timed_ns.saturating_sub(before.timed_ns);
+        slice.reading.timed_runs += after.timed_runs.saturating_sub(before.timed_runs);
+        self.kernel_ns += after.cpu_ns_since(&before);
     }
 
     /// A slice ends.
@@ -86,6 +99,8 @@ impl Meter {
         let Some(slice) = self.slice.take() else { return };
         let spent = self.spent(&slice, reading);
         let events = reading.events.saturating_sub(slice.reading.events);
+        let runs = reading.timed_runs.saturating_sub(slice.reading.timed_runs);
+        tracing::debug!("a slice of {} ns: {events} events, {runs} runs of programs, {spent} ns", at - slice.at);
         self.spans.push((slice.at, at));
         self.kernel_ns += spent;
         if self.timing && events > 0 {
@@ -98,20 +113,34 @@ impl Meter {
 mod tests {
     use super::*;
 
+    /// So many events, a run each.
+    fn reading(events: u64, timed_ns: u64) -> Reading {
+        Reading { events, timed_ns, timed_runs: events }
+    }
+
     #[test]
     fn later_slices_are_estimated_from_the_first() {
         let mut meter = Meter::new(true);
-        meter.begin(100, Reading { events: 10, timed_ns: 1_000 });
-        assert_eq!(meter.cost(200, Reading { events: 20, timed_ns: 3_000 }).kernel_ns, 2_000);
-        meter.set_aside(Reading { events: 20, timed_ns: 3_000 }, Reading { events: 20, timed_ns: 3_500 });
-        assert_eq!(meter.cost(200, Reading { events: 20, timed_ns: 3_500 }).kernel_ns, 2_000);
-        meter.end(300, Reading { events: 30, timed_ns: 5_500 });
+        meter.begin(100, reading(10, 1_000));
+        assert_eq!(meter.cost(200, reading(20, 3_000)).kernel_ns, 2_000);
+        let aside = Reading { timed_ns: 3_500, timed_runs: 21, ..reading(20, 3_000) };
+        meter.set_aside(reading(20, 3_000), aside);
+        assert_eq!(meter.cost(200, aside).kernel_ns, 2_000);
+        meter.end(300, Reading { timed_ns: 5_500, timed_runs: 31, ..reading(30, 0) });
         assert_eq!((meter.kernel_ns, &meter.spans[..]), (4_500, &[(100, 300)][..]));
         meter.timing = false;
-        meter.begin(500, Reading { events: 30, timed_ns: 5_000 });
-        assert_eq!(meter.cost(600, Reading { events: 40, timed_ns: 5_000 }).kernel_ns, 2_000);
-        meter.end(700, Reading { events: 40, timed_ns: 5_000 });
+        meter.begin(500, reading(30, 5_000));
+        assert_eq!(meter.cost(600, reading(40, 5_000)).kernel_ns, 2_000);
+        meter.end(700, reading(40, 5_000));
         assert_eq!(meter.kernel_ns, 6_500);
         assert_eq!(meter.cost(800, Reading::default()).kernel_ns, 0);
+    }
+
+    #[test]
+    fn a_pause_of_the_hypervisor_is_no_cost() {
+        let mut meter = Meter::new(true);
+        meter.begin(0, reading(0, 0));
+        // 40 runs of 2 µs, in one of which the CPU was taken away for 12 ms.
+        assert_eq!(meter.cost(20_000_000, reading(40, 12_080_000)).kernel_ns, 40 * RUN_MAX_NS);
     }
 }

@@ -18,9 +18,10 @@ const SLICES_PER_WINDOW: Ns = 20;
 pub const SLICE_EXPENSIVE_NS: Ns = 50_000_000;
 /// Share of the host's CPU time from which on full-time probing is expensive.
 const EXPENSIVE: f64 = 0.1;
-/// How long the first slice runs before its cost is judged.
+/// How long the first slice runs before its cost is judged, and for how long again it must be above the budget: a pause of the hypervisor
+/// counts as run time of the program that it met, and so does what the observer itself does at its start.
 pub const FIRST_CHECK_NS: Ns = 20_000_000;
-/// A cost in the first slice at which probing cannot wait for a full slice's worth of evidence.
+/// A cost in the first slice at which probing cannot wait until programs are warm: the first runs cost several times what later ones do.
 const FIRST_CHECK_ALARM: f64 = 0.05;
 /// When programs are warm and the host's idle time has been measured.
 const SETTLE_NS: Ns = 130_000_000;
@@ -52,6 +53,13 @@ impl Cost {
         let capacity = self.elapsed_ns as f64 * f64::from(self.cpus.max(1));
         if capacity > 0.0 { self.kernel_ns as f64 * DISPATCH_FACTOR / capacity } else { 0.0 }
     }
+
+    /// What was spent after the first `elapsed_ns` of a slice, which took `kernel_ns`.
+    fn since(self, (elapsed_ns, kernel_ns): (Ns, u64)) -> Self {
+        let (kernel_ns, elapsed_ns) =
+            (self.kernel_ns.saturating_sub(kernel_ns), self.elapsed_ns.saturating_sub(elapsed_ns));
+        Self { kernel_ns, elapsed_ns, ..self }
+    }
 }
 
 /// What to do now.
@@ -74,7 +82,12 @@ pub struct SlicePlan {
     resume_at: Ns,
     relook_at: Ns,
     slice_ns: Ns,
+    /// The first slice is on, whose cost is measured and not estimated.
     first: bool,
+    /// How long it had run at the last judgement, and its CPU time.
+    judged: (Ns, u64),
+    /// It was above the budget then.
+    above: bool,
 }
 
 impl SlicePlan {
@@ -89,6 +102,8 @@ impl SlicePlan {
             relook_at: now + FIRST_CHECK_NS,
             slice_ns: SLICE_NS,
             first: true,
+            judged: (0, 0),
+            above: false,
         }
     }
 
@@ -115,15 +130,19 @@ impl SlicePlan {
             None => Step::Keep,
             Some(_) if now < self.relook_at => Step::Keep,
             Some(since) => {
-                let full = cost.share();
+                let full = cost.since(self.judged).share();
                 let duty = if full > 0.0 { Self::budget(cost.idle) / full } else { 1.0 };
+                let was_above = std::mem::replace(&mut self.above, duty < 1.0);
+                if self.first {
+                    self.judged = (cost.elapsed_ns, cost.kernel_ns);
+                }
                 if duty >= 1.0 {
                     self.relook_at = now + RECHECK_NS;
                     return Step::Keep;
                 }
-                // The first runs of every program are cold and cost several times what later ones do.
-                if self.first && now - since < SETTLE_NS && full < FIRST_CHECK_ALARM {
-                    self.relook_at = since + SETTLE_NS;
+                if self.first && !was_above {
+                    let warm = if full < FIRST_CHECK_ALARM { since + SETTLE_NS } else { now };
+                    self.relook_at = warm.max(now + FIRST_CHECK_NS);
                     return Step::Keep;
                 }
                 self.slice_ns = if full >= EXPENSIVE { SLICE_EXPENSIVE_NS } else { self.slice_full };
@@ -141,7 +160,7 @@ impl SlicePlan {
         let gap = ((ran + ahead) as f64 * (1.0 / duty - 1.0)) as Ns;
         self.resume_at = now + gap.min(self.gap_max);
         self.on_since = None;
-        self.first = false;
+        (self.first, self.judged) = (false, (0, 0));
     }
 }
 
@@ -213,6 +232,19 @@ mod tests {
     fn an_idle_host_is_probed_all_of_the_time() {
         let full: f64 = 0.02;
         assert_eq!(run(5_000 * MS, full * 2.0 / DISPATCH_FACTOR, 0.9), (5_000 * MS, 1));
+    }
+
+    #[test]
+    fn a_pause_of_the_hypervisor_is_not_taken_for_the_cost_of_a_slow_service() {
+        for pause_at in [5 * MS, 25 * MS] {
+            let mut plan = SlicePlan::new(0, 1_000 * MS);
+            for now in (1..100).map(|tick| tick * 10 * MS) {
+                // 0.1 % of a CPU, and 12 ms in which the CPU was taken away in a program.
+                let kernel_ns = now / 1_000 + if now >= pause_at { 12 * MS } else { 0 };
+                let cost = Cost { kernel_ns, elapsed_ns: now, cpus: 2, idle: 0.0 };
+                assert_eq!(plan.step(now, cost), Step::Keep, "a pause at {pause_at}: {now}");
+            }
+        }
     }
 
     #[test]

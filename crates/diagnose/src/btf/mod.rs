@@ -566,7 +566,8 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
 }
 
 fn reading(probes: &Probes) -> Reading {
-    Reading { events: probes.counters().events, timed_ns: probes.timed_runs().0 }
+    let (timed_ns, timed_runs) = probes.timed_runs();
+    Reading { events: probes.counters().events, timed_ns, timed_runs }
 }
 
 #[cfg(test)]

@@ -351,5 +351,6 @@ impl Session {
 }
 
 fn reading(classic: &Classic) -> Reading {
-    Reading { events: classic.counters().events, timed_ns: classic.timed_runs().0 }
+    let (timed_ns, timed_runs) = classic.timed_runs();
+    Reading { events: classic.counters().events, timed_ns, timed_runs }
 }
