@@ -1,18 +1,18 @@
 //! The loop with read, writev, recvmmsg and sendmmsg: one thread moves all packets of a tunnel and does its handshakes.
 //!
-//! Superframes are read from the TUN device and sealed in an order that is fair to flows ([`FairQueue`]): the packets of each are written
+//! Superframes are read from the TUN device and sealed in an order that is fair to flows ([`Frames`]): the packets of each are written
 //! into a train and sealed there, and the train leaves in one message (UDP_SEGMENT). Datagrams arrive gathered (UDP_GRO), are opened where they lie, and go to the device as superframes.
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::tunnel::{DataPath, DropCause, Endpoint, FairQueue, VIRTIO_HEADER_LEN};
-use parshall_sys::clock::boottime_ns;
+use parshall_core::tunnel::{DataPath, DropCause, Endpoint};
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use crate::counts::{Count, Counts};
+use crate::frames::{Frames, SEAL_BYTES};
 use crate::mover::Mover;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains, count_sent, send_failed};
@@ -27,18 +27,10 @@ const REQUESTS: u64 = 4;
 /// Messages that are received, and trains that are sent, with one system call.
 pub const TURN: usize = 16;
 
-/// What is sealed, and what is opened, before the other direction gets its turn. Bytes are what takes time: acknowledgements are many and
-/// small, and where as many of them as of superframes were taken, they waited for each other until a connection's whole window did.
-const TURN_BYTES: usize = 4 << 16;
-/// The same for small ones.
+/// What is opened before the other direction gets its turn.
+const OPEN_BYTES: usize = SEAL_BYTES;
+/// The same for small messages, and for what is sealed.
 const TURN_MESSAGES: usize = 16 * TURN;
-
-/// Bytes of frames that are read before [`TURN_BYTES`] are sealed. It is more, so that what waits does so in the fair queue and not in the
-/// device, and not much more: reading what is dropped then costs time.
-const READ_BYTES: usize = 2 * TURN_BYTES;
-
-/// The longest frame that a TUN device passes, with its header.
-pub const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
 
 /// The loop with its buffers.
 pub struct Plain {
@@ -46,46 +38,7 @@ pub struct Plain {
     mover: Arc<Mover>,
     trains: BatchedTrains,
     incoming: DatagramBatch,
-    frames: Frames,
-}
-
-/// Frames that were read and are not sealed.
-#[derive(Default)]
-struct Frames {
-    queue: FairQueue,
-    /// With the lengths of their frames. There are as many as were needed at once, and the system gives memory only to what was used.
-    buffers: Vec<(Box<[u8]>, usize)>,
-    /// Buffers without a frame. The last one that became free is used first: it is in the CPU's cache.
-    free: Vec<usize>,
-    /// Used again by [`Plain::seal_frames`].
-    dropped: Vec<usize>,
-}
-
-impl Frames {
-    /// Reads a frame, and returns its length and the buffer of one that is dropped for it.
-    fn read(&mut self, tun: &mut impl Read) -> io::Result<(usize, Option<usize>)> {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.buffers.push((vec![0; FRAME_BYTES].into(), 0));
-            self.buffers.len() - 1
-        });
-        let (buffer, len) = &mut self.buffers[slot];
-        *len = match tun.read(buffer) {
-            Ok(len) => len,
-            Err(error) => {
-                self.free.push(slot);
-                return Err(error);
-            }
-        };
-        let dropped =
-            self.queue.push(boottime_ns(), slot, *len, buffer[..*len].get(VIRTIO_HEADER_LEN..).unwrap_or_default());
-        self.free.extend(dropped);
-        Ok((*len, dropped))
-    }
-
-    fn bytes(&self, slot: usize) -> &[u8] {
-        let (buffer, len) = &self.buffers[slot];
-        &buffer[..*len]
-    }
+    frames: Frames<Box<[u8]>>,
 }
 
 impl Plain {
@@ -111,11 +64,11 @@ impl Plain {
         }
         let mut events = Events::with_capacity(5);
         loop {
-            let wait = if self.frames.queue.is_empty() { self.worker.wait() } else { Duration::ZERO };
+            let wait = if self.frames.is_empty() { self.worker.wait() } else { Duration::ZERO };
             epoll.wait(&mut events, wait)?;
             for (token, _) in events.iter() {
                 match token {
-                    TUN => self.read_frames()?,
+                    TUN => self.frames.read(&self.mover)?,
                     STOP => return Ok(()),
                     REQUESTS => {
                         if self.worker.serve_requests(&mut self.trains) {
@@ -133,43 +86,19 @@ impl Plain {
     /// Seals the frames whose turn it is, and queues them as trains.
     fn seal_frames(&mut self) {
         let (mut bytes, mut frames) = (0, 0);
-        let now = boottime_ns();
-        while bytes < TURN_BYTES && frames < TURN_MESSAGES {
-            let mut dropped = std::mem::take(&mut self.frames.dropped);
-            let next = self.frames.queue.pop(now, &mut dropped);
-            dropped.iter().for_each(|slot| self.mover.drop_frame(self.frames.bytes(*slot)));
-            self.frames.free.append(&mut dropped);
-            self.frames.dropped = dropped;
-            let Some(slot) = next else { return };
-            let frame = self.frames.bytes(slot);
-            bytes += frame.len();
+        while bytes < SEAL_BYTES && frames < TURN_MESSAGES {
+            let Some(frame) = self.frames.pop(&self.mover) else { return };
+            bytes += frame.bytes().len();
             frames += 1;
-            self.worker.frame(&mut self.trains, frame);
-            self.frames.free.push(slot);
+            self.worker.frame(&mut self.trains, frame.bytes());
+            self.frames.sealed(frame);
         }
-    }
-
-    /// Reads frames from the TUN device.
-    fn read_frames(&mut self) -> io::Result<()> {
-        let mut bytes = 0;
-        while bytes < READ_BYTES && self.frames.queue.takes() {
-            match self.frames.read(&mut &self.mover.tun) {
-                Ok((len, dropped)) => {
-                    bytes += len;
-                    dropped.iter().for_each(|slot| self.mover.drop_frame(self.frames.bytes(*slot)));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Receives what has come to one socket.
     fn receive(&mut self, ipv6: bool) {
         let (mut bytes, mut messages) = (0, 0);
-        while bytes < TURN_BYTES && messages < TURN_MESSAGES {
+        while bytes < OPEN_BYTES && messages < TURN_MESSAGES {
             self.incoming.clear();
             self.mover.counts().add(Count::ReceiveCalls, 1);
             // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.

@@ -7,7 +7,7 @@
 //!
 //! The device is behind a lock, which is taken for handshakes, timers and packets without a session. The thread that began the others
 //! does what is due by time and what clients of the configuration protocol ask for.
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,15 +18,19 @@ use parshall_sys::udp_batch::{DatagramBatch, Received, SEGMENTS_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counts::Count;
+use crate::frames::{Frame, Frames};
 use crate::mover::{Left, Mover, Opened};
-use crate::plain::{BatchedTrains, FRAME_BYTES, TURN};
+use crate::plain::{BatchedTrains, TURN};
+use crate::receive_queue::ReceiveQueue;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains};
 use crate::turns::{Turn, Turns};
 use crate::worker::Worker;
 
-/// Frames that a thread reads in one turn. With more, others would wait longer for theirs.
-const FRAMES: usize = 4;
+/// What a thread seals in one turn: a superframe, or so many small ones. With four superframes, those behind it waited 4 ms longer for a thread
+/// that the scheduler had stopped at its turn, where there are more threads than CPUs.
+const TURN_BYTES: usize = 1 << 16;
+const TURN_FRAMES: usize = 64;
 
 /// The loop with what its threads share.
 pub struct Threads {
@@ -34,8 +38,9 @@ pub struct Threads {
     mover: Arc<Mover>,
     /// For each direction.
     count: usize,
-    reading: Turns,
-    receiving: Turns,
+    /// Turns at what was read, and at what the sockets have received.
+    reading: Turns<Frames<Box<[u8]>>>,
+    receiving: Turns<ReceiveQueue>,
     /// The sockets were replaced.
     replaced: OwnedFd,
     /// The device is due earlier than before.
@@ -159,22 +164,30 @@ impl Threads {
         }
     }
 
-    /// Reads frames from the TUN device, seals their packets and sends them.
+    /// Reads frames from the TUN device, seals the packets of those whose turn it is, and sends them.
     fn seal(&self) -> io::Result<()> {
         let mut trains = BatchedTrains::new(&self.mover);
-        let mut frames: [Box<[u8]>; FRAMES] = std::array::from_fn(|_| vec![0; FRAME_BYTES].into());
-        let mut lens = [0; FRAMES];
+        let mut taken = Vec::with_capacity(TURN_FRAMES);
         loop {
-            let taking = self.reading.taking();
-            let [_, quit] = ready([self.mover.tun.as_fd(), self.quit.as_fd()], None)?;
+            let mut frames = self.reading.taking();
+            taken.drain(..).for_each(|frame| frames.sealed(frame));
+            let wait = (!frames.is_empty()).then_some(Duration::ZERO);
+            let [readable, quit] = ready([self.mover.tun.as_fd(), self.quit.as_fd()], wait)?;
             if quit {
                 return Ok(());
             }
-            let count = self.read(&mut frames, &mut lens)?;
-            let turn = taking.take();
+            if readable {
+                frames.read(&self.mover)?;
+            }
+            let mut bytes = 0;
+            while bytes < TURN_BYTES && taken.len() < TURN_FRAMES {
+                let Some(frame) = frames.pop(&self.mover) else { break };
+                bytes += frame.bytes().len();
+                taken.push(frame);
+            }
+            let turn = frames.take();
             let mut trains = InTurn { trains: &mut trains, turn: &turn };
-            for (frame, len) in frames.iter().zip(lens).take(count) {
-                let bytes = &frame[..len];
+            for bytes in taken.iter().map(Frame::bytes) {
                 let left = self.mover.frame(&mut trains, bytes);
                 if left != Left::Nothing {
                     turn.wait();
@@ -185,30 +198,13 @@ impl Threads {
         }
     }
 
-    /// Reads the frames that there are, and returns how many.
-    fn read(&self, frames: &mut [Box<[u8]>], lens: &mut [usize]) -> io::Result<usize> {
-        let mut count = 0;
-        while count < frames.len() {
-            match (&self.mover.tun).read(&mut frames[count]) {
-                Ok(len) => {
-                    lens[count] = len;
-                    count += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(count)
-    }
-
     /// Receives datagrams, opens them and writes their packets to the TUN device.
     fn open(&self) -> io::Result<()> {
         let mut trains = BatchedTrains::new(&self.mover);
         let mut incoming = DatagramBatch::new(TURN);
         let mut messages = Vec::with_capacity(TURN);
         loop {
-            let taking = self.receiving.taking();
+            let mut receiving = self.receiving.taking();
             let sockets = Arc::clone(&self.mover.sockets());
             // In place of a socket that the host lacks, a descriptor is waited for twice.
             let of = |ipv6| sockets.receiving(ipv6).map_or(self.quit.as_fd(), AsFd::as_fd);
@@ -230,13 +226,15 @@ impl Threads {
                     incoming.receive(sockets.of(ipv6).as_fd(), true).ok();
                 }
             }
-            let turn = taking.take();
+            let tells: Vec<bool> = incoming.received().iter().map(|of| receiving.tells(of.bytes, of.segment, of.arrived)).collect();
+            let turn = receiving.take();
             for slot in 0..incoming.received().len() {
                 let Received { segment, peer, local, interface, ecn, .. } = incoming.received()[slot];
                 let from = Endpoint { remote: peer, local, interface };
                 self.mover.counts().add(Count::MessagesReceived, 1);
+                let mut tell = tells[slot];
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
-                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn, false)).collect();
+                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn, std::mem::take(&mut tell))).collect();
                 messages.push(Message { from, segment, slot, opened });
             }
             turn.wait();

@@ -1,20 +1,33 @@
 //! Turns: what several threads have taken one after the other is done side by side, and ends in the order in which it was taken.
+use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Gives out turns.
+/// Gives out turns, to whoever has `T`: it is what turns are taken by.
 #[derive(Debug, Default)]
-pub struct Turns {
-    /// The next one to be given out.
-    next: Mutex<u64>,
-    /// The one that is due.
+pub struct Turns<T> {
+    next: Mutex<Next<T>>,
+    order: Order,
+}
+
+#[derive(Debug, Default)]
+struct Next<T> {
+    /// The next turn to be given out.
+    number: u64,
+    by: T,
+}
+
+/// In which turns end.
+#[derive(Debug, Default)]
+struct Order {
+    /// The turn that is due.
     due: Mutex<u64>,
     moved: Condvar,
 }
 
-impl Turns {
+impl<T> Turns<T> {
     /// Holds others back until [`Taking::take`].
-    pub fn taking(&self) -> Taking<'_> {
-        Taking { turns: self, next: lock(&self.next) }
+    pub fn taking(&self) -> Taking<'_, T> {
+        Taking { order: &self.order, next: lock(&self.next) }
     }
 }
 
@@ -23,24 +36,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The right to take the next turn.
-pub struct Taking<'a> {
-    turns: &'a Turns,
-    next: MutexGuard<'a, u64>,
+pub struct Taking<'a, T> {
+    order: &'a Order,
+    next: MutexGuard<'a, Next<T>>,
 }
 
-impl<'a> Taking<'a> {
+impl<'a, T> Taking<'a, T> {
     /// Takes it, and lets others take theirs.
     pub fn take(mut self) -> Turn<'a> {
-        let number = *self.next;
-        *self.next += 1;
-        Turn { turns: self.turns, number }
+        let number = self.next.number;
+        self.next.number += 1;
+        Turn { order: self.order, number }
+    }
+}
+
+impl<T> Deref for Taking<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.next.by
+    }
+}
+
+impl<T> DerefMut for Taking<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.next.by
     }
 }
 
 /// A turn, which ends when it is dropped. That waits for all earlier ones.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    turns: &'a Turns,
+    order: &'a Order,
     number: u64,
 }
 
@@ -51,15 +78,15 @@ impl Turn<'_> {
     }
 
     fn due(&self) -> MutexGuard<'_, u64> {
-        let due = lock(&self.turns.due);
-        self.turns.moved.wait_while(due, |due| *due != self.number).unwrap_or_else(PoisonError::into_inner)
+        let due = lock(&self.order.due);
+        self.order.moved.wait_while(due, |due| *due != self.number).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         *self.due() += 1;
-        self.turns.moved.notify_all();
+        self.order.moved.notify_all();
     }
 }
 
@@ -72,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_first_ends_first() {
-        let (turns, ended) = (Turns::default(), Mutex::new(Vec::new()));
+        let (turns, ended) = (Turns::<()>::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (turns, ended) = (&turns, &ended);

@@ -9,13 +9,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parshall_core::tunnel::{DataPath, Endpoint, VIRTIO_HEADER_LEN};
+use parshall_core::tunnel::{DataPath, Endpoint};
 use parshall_sys::udp_batch::DatagramBatch;
 use parshall_sys::uring::{Completion, DATAGRAM_HEADER_LEN, ReadBuffer, Request, Ring, Sizes};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::counts::{Count, Counts};
+use crate::frames::{Frame, Frames};
 use crate::mover::Mover;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains, count_sent, send_failed};
@@ -30,8 +31,6 @@ const RECEIVE: u64 = 4;
 /// The number of the slot is added.
 const SEND: u64 = 1 << 32;
 
-/// The longest frame that a TUN device passes, with its header.
-const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
 /// Buffers for received messages, of both sockets.
 const RECEIVE_BUFFERS: u16 = 32;
 const RECEIVE_BYTES: u32 = (DATAGRAM_HEADER_LEN + 65_536) as u32;
@@ -40,6 +39,11 @@ const SQPOLL_IDLE_MS: u32 = 10;
 /// How often sends that wait for space are waited for, 10 ms each; then they are cancelled.
 const SEND_WAITS: u32 = 5;
 const SEND_WAIT: Duration = Duration::from_millis(10);
+
+/// What is sealed, and what is opened, in one turn. It is less than the plain loop takes, because a turn costs a single system call.
+const SEAL_BYTES: usize = 2 << 16;
+/// What is read and opened before frames are sealed, as long as the device may have more: so what waits does so in the fair queue.
+const READ_BYTES: usize = 2 * SEAL_BYTES;
 
 /// What a user may choose about the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +73,19 @@ pub struct Uring {
     worker: Worker,
     trains: RingTrains,
     tunables: Tunables,
+    frames: Frames<ReadBuffer>,
+    /// Reads of the TUN device in flight.
+    reads: usize,
+    /// Bytes that were read or opened since frames were sealed.
+    unsealed: usize,
+    /// Received messages that wait until what was read is sealed.
+    deferred: Vec<Completion>,
     /// The requests that receive over IPv4 and IPv6.
     receives: [Option<Request>; 2],
     /// All requests that receive, with their sockets, which stay open until they have ended.
     receiving: Vec<(Request, Arc<Sockets>)>,
-    /// Buffers of reads that the kernel did not let wait, and whether their turn is waited for by poll.
-    unread: Vec<ReadBuffer>,
+    /// A read of the TUN device found nothing, and the kernel did not let it wait. Poll tells when the next one is due.
+    drained: bool,
     polls_tun: bool,
     /// Used again in every turn.
     done: Vec<Completion>,
@@ -99,7 +110,11 @@ impl Uring {
             tunables,
             receives: [None; 2],
             receiving: Vec::new(),
-            unread: Vec::new(),
+            frames: Frames::default(),
+            reads: 0,
+            unsealed: 0,
+            deferred: Vec::new(),
+            drained: false,
             polls_tun: false,
             done: Vec::new(),
         })
@@ -110,23 +125,44 @@ impl Uring {
         self.trains.ring.poll(stop.as_raw_fd(), STOP);
         self.poll_requests();
         (0..2).for_each(|family| self.begin_to_receive(family));
-        self.unread.extend((0..self.tunables.tun_slots).map(|_| ReadBuffer::new(FRAME_BYTES)));
-        self.read_again();
         loop {
+            self.read();
             self.worker.end_turn(&mut self.trains);
             self.trains.ring.publish();
-            let wait = if self.trains.others.is_empty() { self.worker.wait() } else { Duration::ZERO };
+            let idle = self.frames.is_empty() && self.deferred.is_empty() && self.trains.others.is_empty();
+            let wait = if idle { self.worker.wait() } else { Duration::ZERO };
             self.worker.mover().counts().add(Count::ReceiveCalls, 1);
             self.trains.ring.enter(Some(wait))?;
             self.trains.reap();
-            let mut done = std::mem::replace(&mut self.trains.others, std::mem::take(&mut self.done));
+            let mut done = std::mem::replace(&mut self.deferred, std::mem::take(&mut self.done));
+            done.append(&mut self.trains.others);
+            let (mut opened, reads) = (0, self.reads);
             for completion in done.drain(..) {
-                if completion.tag == STOP {
-                    return Ok(());
+                match completion.tag {
+                    STOP => return Ok(()),
+                    RECEIVE.. if opened >= SEAL_BYTES => self.deferred.push(completion),
+                    RECEIVE.. => opened += self.receive(completion)?,
+                    _ => self.complete(completion)?,
                 }
-                self.complete(completion)?;
             }
             self.done = done;
+            self.unsealed += opened;
+            let may_have_more = reads - self.reads == self.tunables.tun_slots && !self.drained && self.frames.takes();
+            if !may_have_more || self.unsealed >= READ_BYTES {
+                self.unsealed = 0;
+                self.seal_frames();
+            }
+        }
+    }
+
+    /// Seals the frames whose turn it is.
+    fn seal_frames(&mut self) {
+        let mut bytes = 0;
+        while bytes < SEAL_BYTES {
+            let Some(frame) = self.frames.pop(self.worker.mover()) else { return };
+            bytes += frame.bytes().len();
+            self.worker.frame(&mut self.trains, frame.bytes());
+            self.frames.sealed(frame);
         }
     }
 
@@ -134,8 +170,7 @@ impl Uring {
         match completion.tag {
             TUN => self.finish_read(completion),
             TUN_READY => {
-                self.polls_tun = completion.more;
-                self.read_again();
+                (self.drained, self.polls_tun) = (false, completion.more);
                 Ok(())
             }
             REQUESTS => {
@@ -150,7 +185,7 @@ impl Uring {
                 }
                 Ok(())
             }
-            _ => self.receive(completion),
+            tag => unreachable!("the loop has no request {tag}"),
         }
     }
 
@@ -167,11 +202,13 @@ impl Uring {
         self.receiving.extend(self.receives[family].map(|request| (request, sockets)));
     }
 
-    /// Opens what has come to one socket.
-    fn receive(&mut self, completion: Completion) -> io::Result<()> {
+    /// Opens what has come to one socket. Returns how many bytes that was.
+    fn receive(&mut self, completion: Completion) -> io::Result<usize> {
+        let mut bytes = 0;
         for chunk in &completion.chunks {
             let Some((received, payload)) = self.trains.ring.datagrams(chunk) else { continue };
             let from = Endpoint { remote: received.peer, local: received.local, interface: received.interface };
+            bytes += payload.len();
             self.worker.datagrams(payload, received.segment, &from, received.ecn, received.arrived);
         }
         self.trains.ring.recycle(completion.chunks);
@@ -181,47 +218,49 @@ impl Uring {
         }
         // Requests of replaced sockets end for good.
         if completion.more || self.receives[family] != Some(completion.request) {
-            return Ok(());
+            return Ok(bytes);
         }
         match errno(completion.result) {
             None | Some(Errno::NOBUFS | Errno::AGAIN | Errno::INTR) => {
                 self.begin_to_receive(family);
-                Ok(())
+                Ok(bytes)
             }
             Some(errno) => Err(errno.into()),
         }
     }
 
-    /// Seals what was read from the TUN device.
+    /// Takes what was read from the TUN device.
     fn finish_read(&mut self, completion: Completion) -> io::Result<()> {
         let Some(buffer) = completion.read else { return Ok(()) };
+        self.reads -= 1;
         match errno(completion.result) {
             None => {
-                self.worker.frame(&mut self.trains, buffer.bytes(completion.result as usize));
-                self.read(buffer);
+                let frame = Frame::new(buffer, completion.result as usize);
+                self.unsealed += frame.bytes().len();
+                self.frames.push(self.worker.mover(), frame);
+                return Ok(());
             }
-            Some(Errno::INTR) => self.read(buffer),
+            Some(Errno::INTR) => {}
             // Before kernel 6.4 a read of a non-blocking TUN device does not wait.
             Some(Errno::AGAIN) => {
-                self.unread.push(buffer);
-                if !self.polls_tun {
-                    self.polls_tun = true;
+                self.drained = true;
+                if !std::mem::replace(&mut self.polls_tun, true) {
                     self.trains.ring.poll(self.worker.mover().tun.as_raw_fd(), TUN_READY);
                 }
             }
             Some(errno) => return Err(errno.into()),
         }
+        self.frames.give_back(buffer);
         Ok(())
     }
 
-    fn read_again(&mut self) {
-        while let Some(buffer) = self.unread.pop() {
-            self.read(buffer);
+    /// Queues reads of the TUN device in the ring.
+    fn read(&mut self) {
+        while self.reads < self.tunables.tun_slots && self.frames.takes() && !self.drained {
+            let buffer = self.frames.buffer();
+            self.trains.ring.read(self.worker.mover().tun.as_raw_fd(), buffer, TUN);
+            self.reads += 1;
         }
-    }
-
-    fn read(&mut self, buffer: ReadBuffer) {
-        self.trains.ring.read(self.worker.mover().tun.as_raw_fd(), buffer, TUN);
     }
 }
 

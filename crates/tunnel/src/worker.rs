@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parshall_core::tunnel::{
-    Codel, Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX,
+    Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX,
     Refusal, Superframe, Time, VirtioHeader,
 };
 use parshall_sys::clock::boottime_ns;
@@ -18,15 +18,12 @@ use parshall_sys::udp_batch::SEGMENTS_MAX;
 use crate::control::Requests;
 use crate::counts::Count;
 use crate::mover::{Left, Mover, Opened, Settings, packet, parse};
+use crate::receive_queue::ReceiveQueue;
 use crate::sockets::Sockets;
 use crate::trains::{Target, Trains};
 
 /// A loop waits no longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
-
-/// How long bulk may wait in the sockets in the long run. Which packets are bulk is known only once they are opened, so the receive buffer
-/// cannot be fair: only the senders of bulk can keep it short for others.
-const RECEIVE_TARGET_NS: u64 = 5_000_000;
 
 /// A tunnel as the thread has it that calls its device.
 pub struct Worker {
@@ -35,8 +32,7 @@ pub struct Worker {
     /// Packets that wait for a session. Their links say that they have some.
     queued: HashMap<PeerId, VecDeque<Vec<u8>>>,
     out: Output,
-    /// Of the sockets.
-    receive_queue: Codel,
+    receive_queue: ReceiveQueue,
     /// From clients of the configuration protocol.
     requests: Option<Requests>,
 }
@@ -54,7 +50,8 @@ impl Worker {
         let mut out = Output::default();
         device.configure(&port, &mut out);
         let mover = Arc::new(Mover::new(device.data_path(), tun, settings, sockets)?);
-        Ok(Self { device, mover, queued: HashMap::new(), out, receive_queue: Codel::new(RECEIVE_TARGET_NS), requests })
+        let receive_queue = ReceiveQueue::default();
+        Ok(Self { device, mover, queued: HashMap::new(), out, receive_queue, requests })
     }
 
     /// What threads share that move packets.
@@ -172,12 +169,7 @@ impl Worker {
         arrived: Option<Duration>,
     ) {
         self.mover.counts().add(Count::MessagesReceived, 1);
-        // Only senders of bulk can shorten the queue.
-        let bulk = arrived.filter(|_| bytes.len() > segment);
-        let mut tell = bulk.is_some_and(|arrived| {
-            let Time { now, unix } = time();
-            self.receive_queue.tells(now, unix.saturating_sub(arrived).as_nanos() as u64)
-        });
+        let mut tell = self.receive_queue.tells(bytes.len(), segment, arrived);
         for bytes in bytes.chunks_mut(segment * SEGMENTS_MAX) {
             let opened = self.mover.open(bytes, segment, from, mark, std::mem::take(&mut tell));
             self.finish_datagrams(bytes, &opened, from);

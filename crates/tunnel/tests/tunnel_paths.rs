@@ -225,6 +225,29 @@ fn superframes_of_udp_stay_whole() {
     });
 }
 
+/// A device that is not read ahead of what is sealed drops by itself, whatever flow comes last.
+#[test]
+fn bulk_that_is_too_fast_waits_in_the_fair_queue() {
+    with_all_engines(Layout::default(), |hosts| {
+        let [here, there] = udp_pair(hosts, 7000);
+        here.connect(inside(2, 7000)).unwrap();
+        here.send(&[0]).unwrap();
+        assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+        let mut trains = DatagramBatch::new(16);
+        for _ in 0..16 {
+            let slot = trains.take_slot().unwrap();
+            trains.begin(None, None, 0);
+            trains.attach(slot, 50 * 1200);
+            trains.end(1200);
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while hosts[0].drops(DropCause::QueueFull) == 0 {
+            trains.transmit(here.as_fd(), 0).unwrap();
+            assert!(Instant::now() < until, "{:?}", hosts[0].counts);
+        }
+    });
+}
+
 /// A counter of a host's network: its file in /proc/net, its group and its name.
 fn network_counter(host: &Host, file: &str, group: &str, name: &str) -> u64 {
     let text = host.ns.run(|| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))).unwrap();
