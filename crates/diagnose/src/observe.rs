@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use parshall_core::observe::background::Phase;
 use parshall_evidence::{Capture, Counters, OwnRelay, Rung, Waiting};
 use parshall_host::end_signals::end_signals;
-use parshall_host::left_out;
+use parshall_host::{left_out, proc_fs};
 
 use super::background::Background;
 use super::counters::Watch;
@@ -78,7 +78,7 @@ pub fn observe_resolved(
     stop: &dyn Stop,
     background: &mut Option<Background>,
 ) -> anyhow::Result<Capture> {
-    if resolved.processes.iter().any(|process| process.pid == std::process::id()) {
+    if resolved.processes.iter().any(|process| process.pid == proc_fs::own_pid()) {
         background.iter().for_each(Background::leave_group);
     }
     let (best, mut reasons) = doctor::best_rung();

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::bounded_file;
 use crate::left_out;
@@ -67,6 +68,27 @@ pub fn stat(pid: u32) -> Option<Stat> {
 /// A value of a `status` file.
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// Our own process in /proc.
+pub fn own_pid() -> u32 {
+    own_numbers().first().copied().unwrap_or_else(std::process::id)
+}
+
+/// Whether system calls take the numbers that /proc shows. They take others where that is the /proc of an outer PID namespace, as in
+/// containers that observe their host.
+pub fn has_our_numbers() -> bool {
+    own_numbers().len() <= 1
+}
+
+/// Those that our process has, from the PID namespace of /proc inwards.
+fn own_numbers() -> &'static [u32] {
+    static NUMBERS: OnceLock<Vec<u32>> = OnceLock::new();
+    NUMBERS.get_or_init(|| {
+        let status = bounded_file::text("/proc/self/status").unwrap_or_default();
+        let numbers = status_field(&status, "NSpid").unwrap_or_default();
+        numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    })
 }
 
 /// The process that a thread belongs to.

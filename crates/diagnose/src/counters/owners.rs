@@ -34,7 +34,7 @@ impl Owners {
             pids.extend(proc_fs::descendants(&known));
         }
         pids.dedup();
-        pids.retain(|&pid| pid != std::process::id());
+        pids.retain(|&pid| pid != proc_fs::own_pid());
         pids.truncate(PROCESSES_MAX);
         let mut by_inode: HashMap<u64, u32> =
             resolved.sockets.iter().filter(|s| s.pid != 0).map(|s| (s.inode, s.pid)).collect();

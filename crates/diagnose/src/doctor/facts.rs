@@ -86,8 +86,12 @@ pub struct Facts {
     pub capabilities: u64,
     /// This process has its own user namespace (its root is not the host's).
     pub user_namespace: Option<bool>,
-    /// This process is in a PID namespace other than the host's, and sees only the processes in it.
+    /// This process is in a PID namespace other than the host's. The kernel's iterators show it the processes of that one only.
     pub pid_namespace: Option<bool>,
+    /// /proc is the host's, as in a container that has mounted it there.
+    pub sees_host: bool,
+    /// Where else the host's /proc is mounted.
+    pub host_proc: Option<String>,
     /// Kernel release.
     pub kernel: Option<String>,
     /// Machine architecture.

@@ -7,8 +7,7 @@ use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::classic::tracefs::Tracefs;
 use parshall_bpf::diagnose::{Probes, Tried};
 use parshall_bpf::kernel_release;
-use parshall_host::bounded_file;
-use parshall_host::{lockdown, mountinfo};
+use parshall_host::{bounded_file, lockdown, mountinfo, proc_fs};
 use parshall_sys::{limits, perf_probe};
 
 use super::facts::{Attempt, CpuControllers, Facts, Trial};
@@ -28,7 +27,7 @@ pub fn gather_with_trial() -> Facts {
             Err(error) => Trial::Refused(error.to_string()),
         };
     }
-    if !matches!(facts.probes, Trial::Works { .. }) {
+    if !matches!(facts.probes, Trial::Works { .. }) || facts.pid_namespace == Some(true) {
         facts.classic = match Classic::trial() {
             Ok(()) => Trial::all(),
             Err(error) => Trial::Refused(error.to_string()),
@@ -46,12 +45,14 @@ pub fn gather() -> Facts {
     let status = text("/proc/self/status").unwrap_or_default();
     let limits = text("/proc/self/limits").unwrap_or_default();
     let kernel = text("/proc/sys/kernel/osrelease");
-    let tracefs = Tracefs::open();
+    let (tracefs, mounts) = (Tracefs::open(), mountinfo::read());
     Facts {
         euid: field(&status, "Uid:").and_then(|v| v.split_whitespace().nth(1)?.parse().ok()),
         capabilities: field(&status, "CapEff:").and_then(|v| u64::from_str_radix(v, 16).ok()).unwrap_or(0),
-        user_namespace: namespace("user").map(|inode| inode != INITIAL_USER_NS),
-        pid_namespace: namespace("pid").map(|inode| inode != INITIAL_PID_NS),
+        user_namespace: namespace("/proc/self/ns/user").map(|inode| inode != INITIAL_USER_NS),
+        pid_namespace: namespace("/proc/self/ns/pid").map(|inode| inode != INITIAL_PID_NS),
+        sees_host: is_of_host(Path::new("/proc")),
+        host_proc: host_proc(&mounts),
         hz: kernel.as_deref().and_then(hz),
         kernel,
         arch: std::env::consts::ARCH,
@@ -76,7 +77,7 @@ pub fn gather() -> Facts {
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
         schedstats: number("/proc/sys/kernel/sched_schedstats"),
-        cpu_controllers: cpu_controllers(&mountinfo::read()),
+        cpu_controllers: cpu_controllers(&mounts),
         congestion_default: text("/proc/sys/net/ipv4/tcp_congestion_control"),
         congestion_available: text("/proc/sys/net/ipv4/tcp_available_congestion_control"),
     }
@@ -108,10 +109,22 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
     limits.lines().find_map(|l| l.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// The inode number of one of our own namespaces, from a link such as `user:[4026531837]`.
-fn namespace(kind: &str) -> Option<u64> {
-    let link = fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
-    link.to_str()?.split(['[', ']']).nth(1)?.parse().ok()
+/// The inode number of a namespace, from a link such as `user:[4026531837]`.
+fn namespace(link: impl AsRef<Path>) -> Option<u64> {
+    fs::read_link(link).ok()?.to_str()?.split(['[', ']']).nth(1)?.parse().ok()
+}
+
+/// Containers that observe their host have its /proc mounted somewhere.
+fn host_proc(table: &[u8]) -> Option<String> {
+    let mounted = mountinfo::mounts(table).filter(|mount| mount.kind == b"proc").map(|mount| mount.point());
+    let found = mounted.into_iter().find(|point| point != Path::new("/proc") && is_of_host(point))?;
+    Some(found.display().to_string())
+}
+
+/// Whether this is the /proc of the host: the second process there, and nowhere else, is the kernel thread that starts all others.
+fn is_of_host(proc: &Path) -> bool {
+    let stat = bounded_file::text(proc.join("2/stat"));
+    stat.is_ok_and(|text| proc_fs::parse_stat(&text).is_some_and(|stat| stat.kernel_thread))
 }
 
 /// The kernel's configuration, where the distribution installs it as plain text.

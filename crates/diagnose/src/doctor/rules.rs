@@ -114,15 +114,17 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
         }
         return (Rung::Procfs, no_bpf);
     }
-    if facts.pid_namespace == Some(true) {
-        let why = "in this pid namespace processes have other numbers than the probes see: run parshall on the host, or with the \
-                   host's pid namespace (such as --pid=host)";
-        return (Rung::Procfs, vec![why.to_owned()]);
+    if facts.pid_namespace == Some(true) && !facts.sees_host {
+        let why = "in this pid namespace processes have other numbers than the probes see";
+        return (Rung::Procfs, vec![format!("{why}: {}", host_pids(facts))]);
     }
     if is_confidential(facts) {
         return (Rung::Procfs, vec![LOCKED_DOWN.to_owned()]);
     }
     let mut no_btf = Vec::new();
+    if facts.pid_namespace == Some(true) {
+        no_btf.push(format!("the kernel shows only the processes of this pid namespace to its iterators: {HOST_PIDS}"));
+    }
     if let Trial::Refused(why) = &facts.probes {
         no_btf.push(why.clone());
     }
@@ -222,17 +224,30 @@ fn ptrace(f: &Facts) -> Check {
         .remedy("run as root, or add CAP_SYS_PTRACE")
 }
 
+/// How parshall gets to see the host's processes, with the host's numbers.
+fn host_pids(f: &Facts) -> String {
+    match &f.host_proc {
+        Some(proc) => format!("use the host's /proc: unshare --mount sh -c 'mount --bind {proc} /proc && parshall ...'"),
+        None => HOST_PIDS.to_owned(),
+    }
+}
+
+const HOST_PIDS: &str = "run parshall on the host, or with the host's pid namespace (such as --pid=host)";
+
 fn container(f: &Facts) -> Check {
     let (id, name) = ("namespaces", "namespaces");
     match (f.user_namespace, f.pid_namespace) {
         (Some(true), _) => ok(id, name, "own user namespace")
             .limited("root in this container is not root on the host: the kernel refuses BPF")
             .remedy("run parshall on the host, or in a privileged container"),
+        (_, Some(true)) if f.sees_host => ok(id, name, "own pid namespace, with the host's /proc")
+            .limited("no evidence of the rung btf, and no `run` and `try`")
+            .remedy(HOST_PIDS),
         (_, Some(true)) => ok(id, name, "own pid namespace")
             .limited(
                 "processes outside this container are not seen, and the kernel's process ids differ from those inside it",
             )
-            .remedy("run parshall on the host, or with the host's pid namespace (such as --pid=host)"),
+            .remedy(&host_pids(f)),
         (None, None) => ok(id, name, "could not be read"),
         _ => ok(id, name, "those of the host"),
     }

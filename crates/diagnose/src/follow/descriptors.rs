@@ -110,7 +110,7 @@ impl Descriptors {
 
     /// Reads what a process holds now. Every end is kept if it is one of `wanted` or there is space.
     pub fn read(&mut self, pid: u32, wanted: &HashSet<End>) -> Vec<End> {
-        if pid == std::process::id() {
+        if pid == proc_fs::own_pid() {
             return Vec::new();
         }
         let ends = match ends(pid) {

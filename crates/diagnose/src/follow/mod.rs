@@ -391,7 +391,7 @@ impl Follower {
         for candidate in self.plan.candidates(leads, &self.clients, now.saturating_sub(self.begun)) {
             // It may have ended since it was seen.
             let Some(stat) = proc_fs::stat(candidate.pid) else { continue };
-            if stat.kernel_thread || candidate.pid == std::process::id() || matches!(stat.state, 'Z' | 'X') {
+            if stat.kernel_thread || candidate.pid == proc_fs::own_pid() || matches!(stat.state, 'Z' | 'X') {
                 self.plan.refuse(candidate.pid);
             } else if self.plan.has_place(candidate.reason) {
                 probes.follow_process(candidate.pid)?;

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
+use parshall_host::proc_fs;
 use parshall_sys::pidfd::Pidfd;
 use parshall_sys::sock_view;
 
@@ -32,7 +33,8 @@ impl OptionReader {
         if self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&track.pid) {
             return;
         }
-        let process = self.processes.entry(track.pid).or_insert_with(|| Pidfd::open(track.pid).ok());
+        let open = || proc_fs::has_our_numbers().then(|| Pidfd::open(track.pid).ok()).flatten();
+        let process = self.processes.entry(track.pid).or_insert_with(open);
         let Some(Ok(copy)) = process.as_ref().map(|process| process.get_socket(track.fd)) else {
             self.refused += 1;
             return;

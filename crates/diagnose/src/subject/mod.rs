@@ -212,7 +212,7 @@ fn checked_pids(pids: &[u32], notes: &mut Vec<String>) -> Result<Vec<u32>> {
             return Err(hints::no_such_pid(pid).into());
         };
         let leader = proc_fs::thread_group(pid).unwrap_or(pid);
-        if leader == std::process::id() {
+        if leader == proc_fs::own_pid() {
             return Err(UserError::new(
                 format!("process {pid} is parshall itself"),
                 "name the process of the service; `ss -ltnp` lists those that listen",
@@ -250,7 +250,7 @@ fn checked_pids(pids: &[u32], notes: &mut Vec<String>) -> Result<Vec<u32>> {
 /// is observed.
 fn with_descendants(mut pids: Vec<u32>) -> Vec<u32> {
     let below = proc_fs::descendants(&pids);
-    pids.extend(below.into_iter().filter(|&pid| pid != std::process::id()).take(refresh::PROCESSES_MAX));
+    pids.extend(below.into_iter().filter(|&pid| pid != proc_fs::own_pid()).take(refresh::PROCESSES_MAX));
     pids
 }
 
@@ -363,7 +363,7 @@ fn cgroup_pids(path: &Path) -> Result<Vec<u32>> {
     }
     // 0 stands for a process outside of our pid namespace.
     pids.remove(&0);
-    pids.remove(&std::process::id());
+    pids.remove(&proc_fs::own_pid());
     pids.retain(|&pid| proc_fs::stat(pid).is_some_and(|stat| !stat.kernel_thread));
     if pids.is_empty() {
         return Err(UserError::new(

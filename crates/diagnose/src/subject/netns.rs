@@ -29,7 +29,7 @@ pub struct Namespace {
 impl Namespace {
     /// The namespace that we live in; None where /proc does not say.
     pub fn own() -> Option<Self> {
-        Some(Self { ino: proc_fs::netns_ino(std::process::id())?, file: None })
+        Some(Self { ino: proc_fs::netns_ino(proc_fs::own_pid())?, file: None })
     }
 
     /// Runs `work` inside it. Needs CAP_SYS_ADMIN unless it is our own.

@@ -55,7 +55,7 @@ impl Resolved {
             }
             _ => {}
         }
-        candidates.retain(|&pid| pid != std::process::id() && !self.bystanders.contains(&pid));
+        candidates.retain(|&pid| pid != proc_fs::own_pid() && !self.bystanders.contains(&pid));
         candidates.sort_unstable();
         candidates.dedup();
         let before = self.processes.len();

@@ -231,7 +231,7 @@ impl Holders {
         let mut found = false;
         for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
             found = true;
-            if pid == std::process::id() {
+            if pid == proc_fs::own_pid() {
                 self.own.insert(inode);
             } else {
                 self.by_inode.entry(inode).or_default().push((pid, fd));

@@ -36,6 +36,7 @@ const RESCAN: Duration = Duration::from_millis(500);
 
 /// `parshall try`.
 pub fn try_change(request: &TryRequest) -> anyhow::Result<ExitCode> {
+    crate::needs_our_numbers("run parshall on the host, or with the host's pid namespace (such as --pid=host)")?;
     let change = &request.change;
     let mut warnings = (change.check)(change)?;
     warnings.extend(change.not_undone.iter().cloned());

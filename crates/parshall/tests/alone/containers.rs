@@ -1,8 +1,9 @@
 //! Observers in containers: what a seccomp profile, a security module or a namespace takes away is said, and the rest is used.
 
+use std::fs;
 use std::process::Command;
 
-use crate::common::{self, Done, PARSHALL, Pair, finish, has, verdict};
+use crate::common::{self, Done, PARSHALL, Pair, Scratch, finish, has, verdict};
 use parshall_evidence::Rung;
 
 const CAUSE: &str = "nagle-delayed-ack";
@@ -70,4 +71,35 @@ fn with_the_hosts_pid_namespace_a_container_has_all_evidence() {
     // The port is not in the container's network.
     let done = inside(&["--port", &port]);
     assert!(done.error_and_hint().1.contains("--netns"), "{done:?}");
+}
+
+#[test]
+fn with_the_hosts_proc_a_container_sees_the_hosts_processes() {
+    let what = "an observer in a pid namespace of its own with the host's /proc";
+    if !has(&["python3", "unshare", "mount"], what) || !common::btf(what) {
+        return;
+    }
+    let pair = Pair::start(&[]);
+    let (scratch, port) = (Scratch::new(), pair.port.to_string());
+    let host_proc = scratch.file("proc");
+    fs::create_dir(&host_proc).unwrap();
+    let inside = |command: &str| {
+        let set_up = format!("mount --bind /proc {0} && mount -t proc proc /proc && {command}", host_proc.display());
+        finish(Command::new("unshare").args(["--mount", "--pid", "--fork", "sh", "-c", &set_up]))
+    };
+    let attach = format!("{PARSHALL} attach --port {port} --for 1s --format json");
+    let report = inside(&attach).orderly().report();
+    assert_eq!(report.rung, Rung::Procfs, "{report:#?}");
+    let way = report.blind.iter().find_map(|line| line.split_once("unshare")?.1.split_once("parshall ..."));
+    let Some((way, end)) = way else { panic!("it names the way: {report:#?}") };
+    let with_host_proc = |command: &str| inside(&format!("unshare{way}{command}{end}"));
+    let report = with_host_proc(&attach).orderly().report();
+    assert_eq!((report.rung, verdict(&report).as_str()), (Rung::Tracepoint, CAUSE), "{report:#?}");
+    assert!(report.blind.iter().any(|line| line.contains("iterators")), "{report:#?}");
+    assert!(report.subject.pids.contains(&pair.server.pid()), "{report:#?}");
+    // What takes numbers of processes is refused: they are of other processes there.
+    for command in [format!("run -- {PARSHALL} --version"), format!("try nodelay --port {port} --yes")] {
+        let done = with_host_proc(&format!("{PARSHALL} {command}"));
+        assert!(done.error_and_hint().0.contains("other numbers in this /proc"), "{done:?}");
+    }
 }

@@ -11,6 +11,8 @@ fn full() -> Facts {
         capabilities: u64::MAX,
         user_namespace: Some(false),
         pid_namespace: Some(false),
+        sees_host: true,
+        host_proc: None,
         kernel: Some("6.18.5-amd64".into()),
         arch: "x86_64",
         btf: true,
@@ -177,10 +179,18 @@ fn a_program_that_is_replaced_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_container_with_its_own_process_numbers_has_no_probes() {
-    let findings = examine(&Facts { pid_namespace: Some(true), ..full() });
+    let own = Facts { pid_namespace: Some(true), sees_host: false, ..full() };
+    let findings = examine(&own);
     assert_eq!(findings.rung, Rung::Procfs);
     assert!(findings.why_not_higher[0].contains("--pid=host"), "{:?}", findings.why_not_higher);
     assert_eq!(state(&findings, "namespaces"), State::Limited);
+    // The host's /proc is a way to its processes.
+    let host_proc = Some("/host/proc".to_owned());
+    let findings = examine(&Facts { host_proc, ..own });
+    assert!(findings.why_not_higher[0].contains("mount --bind /host/proc /proc"), "{:?}", findings.why_not_higher);
+    // With it, only what the kernel's iterators show is missing.
+    let findings = examine(&Facts { pid_namespace: Some(true), ..full() });
+    assert_eq!(findings.rung, Rung::Tracepoint);
 }
 
 #[test]
