@@ -226,7 +226,8 @@ impl Threads {
                     incoming.receive(sockets.of(ipv6).as_fd(), true).ok();
                 }
             }
-            let tells: Vec<bool> = incoming.received().iter().map(|of| receiving.tells(of.bytes, of.segment, of.arrived)).collect();
+            let tells: Vec<bool> =
+                incoming.received().iter().map(|of| receiving.tells(of.bytes, of.segment, of.arrived)).collect();
             let turn = receiving.take();
             for slot in 0..incoming.received().len() {
                 let Received { segment, peer, local, interface, ecn, .. } = incoming.received()[slot];
@@ -234,7 +235,9 @@ impl Threads {
                 self.mover.counts().add(Count::MessagesReceived, 1);
                 let mut tell = tells[slot];
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
-                let opened = chunks.map(|bytes| self.mover.open(bytes, segment, &from, ecn, std::mem::take(&mut tell))).collect();
+                let opened = chunks
+                    .map(|bytes| self.mover.open(bytes, segment, &from, ecn, std::mem::take(&mut tell)))
+                    .collect();
                 messages.push(Message { from, segment, slot, opened });
             }
             turn.wait();

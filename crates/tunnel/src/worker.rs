@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parshall_core::tunnel::{
-    Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX,
-    Refusal, Superframe, Time, VirtioHeader,
+    Device, DeviceChange, DropCause, Endpoint, Event, Link, NOT_ECT, Output, PeerId, QUEUED_PACKETS_MAX, Refusal,
+    Superframe, Time, VirtioHeader,
 };
 use parshall_sys::clock::boottime_ns;
 use parshall_sys::tun;

@@ -227,7 +227,9 @@ fn ptrace(f: &Facts) -> Check {
 /// How parshall gets to see the host's processes, with the host's numbers.
 fn host_pids(f: &Facts) -> String {
     match &f.host_proc {
-        Some(proc) => format!("use the host's /proc: unshare --mount sh -c 'mount --bind {proc} /proc && parshall ...'"),
+        Some(proc) => {
+            format!("use the host's /proc: unshare --mount sh -c 'mount --bind {proc} /proc && parshall ...'")
+        }
         None => HOST_PIDS.to_owned(),
     }
 }
