@@ -229,11 +229,10 @@ impl Threads {
             let tells: Vec<bool> =
                 incoming.received().iter().map(|of| receiving.tells(of.bytes, of.segment, of.arrived)).collect();
             let turn = receiving.take();
-            for slot in 0..incoming.received().len() {
+            for (slot, mut tell) in tells.into_iter().enumerate() {
                 let Received { segment, peer, local, interface, ecn, .. } = incoming.received()[slot];
                 let from = Endpoint { remote: peer, local, interface };
                 self.mover.counts().add(Count::MessagesReceived, 1);
-                let mut tell = tells[slot];
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
                 let opened = chunks
                     .map(|bytes| self.mover.open(bytes, segment, &from, ecn, std::mem::take(&mut tell)))
