@@ -48,6 +48,15 @@ pub fn rungs(reports: &Reports, values: &mut Values) {
     values.insert("attach --port".into(), listens);
 }
 
+/// Whether a tunnel tells its state.
+pub fn tunnel(reports: &Reports, values: &mut Values) {
+    let state = |document: Value| match document["tunnels"][0]["process"]["rss_bytes"].as_u64() {
+        Some(1..) => "tells its state".to_owned(),
+        _ => format!("tells {document}"),
+    };
+    values.insert("tunnel show".into(), document(reports, "tunnel-show").map_or_else(|why| why, state));
+}
+
 /// The verdict of each `run/NAME`, with its confidence where the host does nothing else, the rung of all, lost events and the ledgers.
 pub fn verdicts(reports: &Reports, with_confidence: bool, values: &mut Values) {
     let (mut rungs, mut lost, mut ledgers) = (Vec::new(), 0, Ok(()));

@@ -41,6 +41,7 @@ fn light(machine: &str) {
     // Other suites run at the same time.
     checks::verdicts(&reports, false, &mut values);
     sockets::backends(&reports, &mut values);
+    checks::tunnel(&reports, &mut values);
     expected::compare(&machine, &values);
 }
 

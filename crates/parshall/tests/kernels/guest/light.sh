@@ -5,6 +5,13 @@ report doctor parshall doctor --format json
 confined='ulimit -l 64; exec /usr/bin/setpriv --bounding-set=-sys_resource --inh-caps=-all parshall doctor --format json'
 report doctor-confined sh -c "$confined"
 
+# A tunnel, whose process has given its privileges up and cannot read its own /proc.
+{ echo '[Interface]'; echo "PrivateKey = $(head -c 32 /dev/urandom | base64)"; } >/tmp/tunnel.conf
+chmod 600 /tmp/tunnel.conf
+report tunnel-up parshall tunnel up /tmp/tunnel.conf --interface wg0 --daemon
+report tunnel-show parshall tunnel show wg0 --format json
+report tunnel-down parshall tunnel down wg0
+
 # Sockets of each kind that do not change, in two namespaces beside the first.
 for n in a b; do
     $ip netns add $n
