@@ -4,13 +4,20 @@ use std::fs;
 use std::process::Command;
 
 use crate::common::{self, Done, PARSHALL, Pair, Scratch, finish, has, verdict};
-use parshall_evidence::Rung;
+use parshall_evidence::{Report, Rung};
 
 const CAUSE: &str = "nagle-delayed-ack";
 const EPERM: &str = "1";
 const EACCES: &str = "13";
 /// Of the calls that Docker's default profile refuses without CAP_SYS_ADMIN, those that an observation may make.
 const DEFAULT_PROFILE: &str = "bpf,perf_event_open,setns,unshare,mount,pidfd_getfd,process_vm_readv,io_uring_setup";
+
+/// Whether the report has the cause, from the rung. On a busy host few samples of a flow fall into one hold, and a hold by a delayed ACK cannot
+/// be told from one for a round trip.
+fn has_cause(report: &Report, rung: Rung) -> bool {
+    let found = verdict(report);
+    report.rung == rung && (found == CAUSE || rung != Rung::Btf && found == "nagle-hold")
+}
 
 /// Runs parshall where the kernel refuses these calls with this error.
 fn refused(errno: &str, calls: &str, arguments: &[&str]) -> Done {
@@ -44,7 +51,7 @@ fn what_a_seccomp_profile_or_a_security_module_refuses_is_said() {
         let attach = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
         let report = refused(errno, calls, &attach).orderly().report();
         println!("{host}: rung {}, {}, {:?}", report.rung.as_str(), verdict(&report), report.blind);
-        assert_eq!((report.rung, verdict(&report).as_str()), (rung, CAUSE), "{host}: {report:#?}");
+        assert!(has_cause(&report, rung), "{host}: {report:#?}");
         assert!(rung == Rung::Btf || !report.blind.is_empty(), "{host}: it says why: {report:#?}");
     }
 }
@@ -66,7 +73,7 @@ fn with_the_hosts_pid_namespace_a_container_has_all_evidence() {
     };
     for subject in [&["--pid", &pid][..], &["--port", &port, "--netns", "all"]] {
         let report = inside(subject).orderly().report();
-        assert_eq!((report.rung, verdict(&report).as_str()), (Rung::Btf, CAUSE), "{subject:?}: {report:#?}");
+        assert!(has_cause(&report, Rung::Btf), "{subject:?}: {report:#?}");
     }
     // The port is not in the container's network.
     let done = inside(&["--port", &port]);
@@ -94,7 +101,7 @@ fn with_the_hosts_proc_a_container_sees_the_hosts_processes() {
     let Some((way, end)) = way else { panic!("it names the way: {report:#?}") };
     let with_host_proc = |command: &str| inside(&format!("unshare{way}{command}{end}"));
     let report = with_host_proc(&attach).orderly().report();
-    assert_eq!((report.rung, verdict(&report).as_str()), (Rung::Tracepoint, CAUSE), "{report:#?}");
+    assert!(has_cause(&report, Rung::Tracepoint), "{report:#?}");
     assert!(report.blind.iter().any(|line| line.contains("iterators")), "{report:#?}");
     assert!(report.subject.pids.contains(&pair.server.pid()), "{report:#?}");
     // What takes numbers of processes is refused: they are of other processes there.
