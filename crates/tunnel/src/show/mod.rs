@@ -2,7 +2,7 @@
 mod text;
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn one(name: &str) -> anyhow::Result<Report> {
             let what = format!("{name} is a tunnel of another program");
             Err(UserError::new(what, format!("type `wg show {name}`")).into())
         }
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             let what = format!("no tunnel {name} is up");
             Err(UserError::new(what, "`parshall tunnel show` lists those that are").into())
         }
@@ -58,7 +58,7 @@ fn one(name: &str) -> anyhow::Result<Report> {
 /// The tunnels of this program, in the order of their names.
 fn all() -> anyhow::Result<Vec<Report>> {
     let entries = match fs::read_dir(DIRECTORY) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| format!("reading {DIRECTORY}"))?,
     };
     let mut names: Vec<String> = entries
@@ -71,8 +71,8 @@ fn all() -> anyhow::Result<Vec<Report>> {
         match ask(&name) {
             Ok(Some(report)) => tunnels.push(report),
             // Nobody serves the socket any more.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(error).context(format!("asking the tunnel {name}"));
             }
             Ok(None) => tracing::info!("{name} is a tunnel of another program: type `wg show {name}`"),
@@ -84,41 +84,8 @@ fn all() -> anyhow::Result<Vec<Report>> {
 
 /// None if another program answers, which does not know the request.
 fn ask(name: &str) -> io::Result<Option<Report>> {
-    let answer = answer(&of_interface(Path::new(DIRECTORY), name))?;
+    let client = ControlClient::connect(&of_interface(Path::new(DIRECTORY), name), LIMITS)?;
+    let answer = client.ask_once(b"report=1\n\n")?;
     let line = answer.lines().find_map(|line| line.strip_prefix(REPORT_KEY)?.strip_prefix('='));
     line.map(serde_json::from_str).transpose().map_err(io::Error::from)
-}
-
-/// Asks again where nothing is answered: a tunnel closes clients that were stopped for long, as this process may have been. Some other
-/// programs never answer.
-fn answer(socket: &Path) -> io::Result<String> {
-    let ask = || ControlClient::connect(socket, LIMITS)?.ask_once(b"report=1\n\n");
-    match ask() {
-        Ok(answer) if !answer.is_empty() => Ok(answer),
-        Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Err(error),
-        _ => ask(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    #[test]
-    fn a_tunnel_that_closed_without_an_answer_is_asked_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("wg0.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let tunnel = std::thread::spawn(move || {
-            drop(listener.accept().unwrap());
-            let (mut client, _) = listener.accept().unwrap();
-            client.read_to_end(&mut Vec::new()).unwrap();
-            client.write_all(b"errno=0\n\n").unwrap();
-        });
-        assert_eq!(answer(&socket).unwrap(), "errno=0\n\n");
-        tunnel.join().unwrap();
-    }
 }
