@@ -42,7 +42,6 @@ use std::process::ExitCode;
 
 use background::Background;
 use command::Started;
-use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 use request::{AttachRequest, RunRequest, ShowRequest};
 use results::Results;
@@ -60,7 +59,7 @@ pub fn attach(config: &AttachRequest) -> anyhow::Result<ExitCode> {
 /// `parshall run`.
 pub fn run(config: &RunRequest) -> anyhow::Result<ExitCode> {
     command::find_program(&config.program)?;
-    needs_our_numbers("start the command by itself, and use `attach`")?;
+    proc_fs::needs_our_numbers("start the command by itself, and use `attach`")?;
     let results = Results::open(&config.results)?;
     let mut command = Started::start(&config.program, &config.arguments)?;
     let written = command.observe(&config.observe).and_then(|capture| results.write(&capture));
@@ -71,15 +70,6 @@ pub fn run(config: &RunRequest) -> anyhow::Result<ExitCode> {
         Some(status) if config.exit_code => command::exit_code(status),
         _ => ExitCode::SUCCESS,
     })
-}
-
-/// Refuses what takes numbers of processes where /proc shows others than system calls take.
-fn needs_our_numbers(instead: &str) -> anyhow::Result<()> {
-    if proc_fs::has_our_numbers() {
-        return Ok(());
-    }
-    let what = "processes have other numbers in this /proc than in the pid namespace of parshall";
-    Err(UserError::new(what, instead).into())
 }
 
 /// `parshall show`.

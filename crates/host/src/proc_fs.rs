@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::bounded_file;
+use crate::error::UserError;
 use crate::left_out;
 use crate::timed_worker::TimedWorker;
 
@@ -79,6 +80,12 @@ pub fn own_pid() -> u32 {
 /// containers that observe their host.
 pub fn has_our_numbers() -> bool {
     own_numbers().len() <= 1
+}
+
+/// Refuses what takes numbers of processes where system calls take others than /proc shows. `instead` is the hint.
+pub fn needs_our_numbers(instead: &str) -> Result<(), UserError> {
+    let what = "processes have other numbers in this /proc than in the pid namespace of parshall";
+    if has_our_numbers() { Ok(()) } else { Err(UserError::new(what, instead)) }
 }
 
 /// Those that our process has, from the PID namespace of /proc inwards.

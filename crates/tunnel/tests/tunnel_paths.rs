@@ -17,8 +17,8 @@ use parshall_tunnel::uring::Tunables;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
 use support::{
-    Host, Layout, PORT, STREAM_BYTES, at_once_with_all_engines, echo, inside, ip, stream, udp_pair, with_all_engines,
-    with_tunnels,
+    Host, Layout, PORT, STREAM_BYTES, at_once_with_all_engines, connected_udp_pair, echo, inside, ip, stream, udp_pair,
+    with_all_engines, with_tunnels,
 };
 
 #[test]
@@ -193,10 +193,7 @@ fn the_ring_works_however_it_is_tuned() {
 #[test]
 fn superframes_of_udp_stay_whole() {
     with_all_engines(Layout::default(), |hosts| {
-        let [here, there] = udp_pair(hosts, 7000);
-        here.connect(inside(2, 7000)).unwrap();
-        here.send(&[0]).unwrap();
-        assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+        let [here, there] = connected_udp_pair(hosts, 7000);
         // A packet is counted after it was passed on.
         let read = || {
             std::thread::sleep(Duration::from_millis(100));
@@ -229,10 +226,7 @@ fn superframes_of_udp_stay_whole() {
 #[test]
 fn bulk_that_is_too_fast_waits_in_the_fair_queue() {
     with_all_engines(Layout::default(), |hosts| {
-        let [here, there] = udp_pair(hosts, 7000);
-        here.connect(inside(2, 7000)).unwrap();
-        here.send(&[0]).unwrap();
-        assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+        let [here, _there] = connected_udp_pair(hosts, 7000);
         let mut trains = DatagramBatch::new(16);
         for _ in 0..16 {
             let slot = trains.take_slot().unwrap();

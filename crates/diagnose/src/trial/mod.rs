@@ -20,7 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use parshall_core::trial::{compare, measured, outcome, steps, window};
 use parshall_evidence::{Rung, TRIAL_SCHEMA, TrialOutcome, TrialReport, TrialStatus, TrialWindow, TriedChange};
 use parshall_host::error::UserError;
-use parshall_host::output;
+use parshall_host::{output, proc_fs};
 
 pub use guardian::{GUARDIAN, guard};
 pub use request::TryRequest;
@@ -36,7 +36,7 @@ const RESCAN: Duration = Duration::from_millis(500);
 
 /// `parshall try`.
 pub fn try_change(request: &TryRequest) -> anyhow::Result<ExitCode> {
-    crate::needs_our_numbers("run parshall on the host, or with the host's pid namespace (such as --pid=host)")?;
+    proc_fs::needs_our_numbers("run parshall on the host, or with the host's pid namespace (such as --pid=host)")?;
     let change = &request.change;
     let mut warnings = (change.check)(change)?;
     warnings.extend(change.not_undone.iter().cloned());

@@ -213,6 +213,15 @@ fn bind<T: Send>(host: &Host, bind: impl Fn() -> io::Result<T> + Sync) -> T {
     }
 }
 
+/// As [`udp_pair`], connected from the first host to the second, with a session of the tunnel between them.
+pub fn connected_udp_pair(hosts: &[Host; 2], port: u16) -> [UdpSocket; 2] {
+    let [here, there] = udp_pair(hosts, port);
+    here.connect(inside(2, port)).unwrap();
+    here.send(&[0]).unwrap();
+    assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+    [here, there]
+}
+
 /// A socket on each host, on one port.
 pub fn udp_pair(hosts: &[Host; 2], port: u16) -> [UdpSocket; 2] {
     [(0, 1), (1, 2)].map(|(host, n)| {
