@@ -26,6 +26,7 @@ pub mod trial;
 pub mod tunnel;
 pub mod units;
 pub mod values;
+pub mod wait;
 
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;

@@ -1,16 +1,25 @@
-//! Saved cases: a capture in a file, written by `--save` and read by `show`.
+//! Saved cases: a capture in a file, written by `--save` and read by `show`. JSON, compressed by zstd; earlier versions did not compress.
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use parshall_evidence::{CAPTURE_SCHEMA, Capture};
+use parshall_core::critical_path::reduced;
+use parshall_evidence::{CAPTURE_SCHEMA, Capture, Timeline, compat};
 use parshall_host::error::UserError;
 use parshall_host::private_file::PrivateFile;
+use serde::de::DeserializeOwned;
 
-/// Size of the largest case that is read, in bytes. The limits of an observation (200,000 stalls of flows and of threads each,
-/// 20,000 stacks, some 12,000 flows) bound what `--save` writes to about half of it.
+/// Size of the largest file that is read, and of the largest JSON in one, in bytes. The limits of an observation (500,000 events,
+/// 200,000 stalls of flows and of threads each, 20,000 stacks, some 12,000 flows) bound the JSON that `--save` makes to about half
+/// of it.
 const CASE_BYTES_MAX: u64 = 512 << 20;
+/// A case with more events keeps only those that its requests have to do with: some 10 bytes are one.
+const EVENTS_WHOLE_MAX: usize = 50_000;
+/// The level of compression: higher ones take twice the time for a tenth of the size.
+const LEVEL: i32 = 5;
+/// The first bytes of a zstd frame (RFC 8878, 3.1.1).
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// A case file that is written once, at the end.
 pub fn create(path: &Path) -> Result<PrivateFile, UserError> {
@@ -19,44 +28,102 @@ pub fn create(path: &Path) -> Result<PrivateFile, UserError> {
 
 /// Writes a capture as a case.
 pub fn write(capture: &Capture, file: PrivateFile) -> anyhow::Result<()> {
-    let json = serde_json::to_vec(capture).context("the capture as JSON")?;
-    Ok(file.write(&json)?)
+    let large = capture.timeline.as_ref().filter(|timeline| timeline.events() > EVENTS_WHOLE_MAX);
+    let bytes = match large.map(reduced) {
+        Some(timeline) => packed(&with_timeline(capture, timeline)),
+        None => packed(capture),
+    };
+    Ok(file.write(&bytes.context("the capture as JSON")?)?)
 }
 
-/// Reads a case again, and refuses those of other formats.
+/// The capture with another timeline.
+fn with_timeline(capture: &Capture, timeline: Timeline) -> Capture {
+    Capture { timeline: Some(timeline), ..capture.clone() }
+}
+
+fn packed(capture: &Capture) -> anyhow::Result<Vec<u8>> {
+    let mut encoder = BufWriter::new(zstd::Encoder::new(Vec::new(), LEVEL)?);
+    serde_json::to_writer(&mut encoder, capture)?;
+    encoder.flush()?;
+    Ok(encoder.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?)
+}
+
+/// Reads a case again, and refuses those of formats that are not known.
 pub fn read(path: &Path) -> anyhow::Result<Capture> {
-    let hint = "give a file that `parshall attach --save FILE` or `parshall run --save FILE` has written";
-    let bytes = read_bounded(path, CASE_BYTES_MAX).map_err(|e| {
-        let what = format!("{} could not be read: {e}", path.display());
-        match e.kind() {
-            io::ErrorKind::PermissionDenied => {
-                let own =
-                    format!("only its owner may read it: `sudo chown \"$USER\" {}` makes it yours", path.display());
-                UserError::new(what, own)
-            }
-            _ => UserError::new(what, hint),
+    let bytes = read_bounded(path, CASE_BYTES_MAX).map_err(|error| unreadable(path, &error))?;
+    let Some(bytes) = bytes else { return Err(too_large(path, "is").into()) };
+    let capture: Capture = unpacked(&bytes).map_err(|error| refused(path, &bytes, &error))?;
+    if !compat::is_known(&capture.schema) {
+        return Err(unknown_format(path, &capture.schema).into());
+    }
+    Ok(compat::migrate(capture))
+}
+
+/// The JSON in a file, compressed or not, as a value.
+fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+    if bytes.starts_with(&ZSTD_MAGIC) {
+        let decoder = zstd::Decoder::with_buffer(bytes).map_err(serde_json::Error::io)?;
+        serde_json::from_reader(BufReader::new(Limited { inner: decoder, left: CASE_BYTES_MAX }))
+    } else {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// A reader that fails once more than a number of bytes were read.
+struct Limited<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(read)
+    }
+}
+
+const HINT: &str = "give a file that `parshall attach --save FILE` or `parshall run --save FILE` has written";
+
+fn unreadable(path: &Path, error: &io::Error) -> UserError {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!("only its owner may read it: `sudo chown \"$USER\" {}` makes it yours", path.display())
         }
-    })?;
-    let Some(bytes) = bytes else {
-        let what = format!("{} is larger than any saved case ({} MiB)", path.display(), CASE_BYTES_MAX >> 20);
-        return Err(UserError::new(what, hint).into());
+        _ => HINT.to_owned(),
     };
+    UserError::new(format!("{} could not be read: {error}", path.display()), hint)
+}
+
+fn too_large(path: &Path, is: &str) -> UserError {
+    let what = format!("{} {is} larger than any saved case ({} MiB)", path.display(), CASE_BYTES_MAX >> 20);
+    UserError::new(what, HINT)
+}
+
+fn unknown_format(path: &Path, schema: &str) -> UserError {
+    UserError::new(
+        format!(
+            "{} has the format {schema:?}; this parshall reads {CAPTURE_SCHEMA:?} and earlier ones",
+            path.display()
+        ),
+        "use the parshall version that wrote it, or observe again",
+    )
+}
+
+/// Why a file is no case: too large, of another format, or no JSON of ours.
+fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
     #[derive(serde::Deserialize)]
     struct Head {
         schema: String,
     }
-    let head: Head = serde_json::from_slice(&bytes)
-        .map_err(|e| UserError::new(format!("{} is not a saved case: {e}", path.display()), hint))?;
-    if head.schema != CAPTURE_SCHEMA {
-        return Err(UserError::new(
-            format!("{} has the format {:?}; this parshall reads {CAPTURE_SCHEMA:?}", path.display(), head.schema),
-            "use the parshall version that wrote it, or observe again",
-        )
-        .into());
+    if error.io_error_kind() == Some(io::ErrorKind::FileTooLarge) {
+        return too_large(path, "is, once uncompressed,");
     }
-    let capture = serde_json::from_slice(&bytes)
-        .map_err(|e| UserError::new(format!("{} is damaged: {e}", path.display()), hint))?;
-    Ok(capture)
+    match unpacked::<Head>(bytes) {
+        Ok(head) if !compat::is_known(&head.schema) => unknown_format(path, &head.schema),
+        Ok(_) => UserError::new(format!("{} is damaged: {error}", path.display()), HINT),
+        Err(error) => UserError::new(format!("{} is not a saved case: {error}", path.display()), HINT),
+    }
 }
 
 /// The content of a file; None when it has more than `max` bytes. Pipes and devices are read too, up to that size.
@@ -74,6 +141,12 @@ fn read_bounded(path: &Path, max: u64) -> io::Result<Option<Vec<u8>>> {
 mod tests {
     use super::*;
 
+    fn refusal(content: &[u8]) -> UserError {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), content).expect("writable");
+        read(file.path()).expect_err("refused").downcast().expect("for the user")
+    }
+
     #[test]
     fn a_file_larger_than_any_case_is_not_read() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -83,6 +156,29 @@ mod tests {
         let error = error.downcast_ref::<UserError>().expect("for the user");
         assert!(error.what.ends_with("is larger than any saved case (512 MiB)"), "{error:?}");
         assert!(error.hint.contains("--save FILE"), "{error:?}");
+    }
+
+    #[test]
+    fn a_small_file_with_more_json_than_any_case_is_refused() {
+        // White space before the end of a document is JSON.
+        let mut encoder = zstd::Encoder::new(b"".to_vec(), 1).expect("an encoder");
+        encoder.write_all(b"{\"schema\":").expect("memory");
+        io::copy(&mut io::repeat(b' ').take(CASE_BYTES_MAX + 1), &mut encoder).expect("memory");
+        let bomb = encoder.finish().expect("memory");
+        assert!(bomb.len() < 1 << 20);
+        let error = refusal(&bomb);
+        assert!(error.what.ends_with("is, once uncompressed, larger than any saved case (512 MiB)"), "{error:?}");
+    }
+
+    #[test]
+    fn a_truncated_or_newer_case_is_refused() {
+        let newer = b"{\"schema\":\"parshall.capture/99\"}";
+        let what = refusal(newer).what;
+        assert!(what.ends_with("this parshall reads \"parshall.capture/2\" and earlier ones"), "{what}");
+        let compressed = zstd::encode_all(&newer[..], 1).expect("memory");
+        assert!(refusal(&compressed).what.contains("capture/99"));
+        assert!(refusal(&compressed[..compressed.len() - 8]).what.contains("is not a saved case"));
+        assert!(refusal(b"{\"schema\":\"parshall.capture/2\"}").what.contains("is damaged: missing field"));
     }
 
     #[test]

@@ -9,14 +9,12 @@ use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::thread::fd_kind;
 use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::udp::UdpCallWire;
-use parshall_core::critical_path::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_core::observe::follow::ends;
+use parshall_evidence::timeline::{EVENTS_MAX, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
 
-/// Events kept at most: 36 MB, for a time off the CPU takes 72 bytes.
-const EVENTS_MAX: usize = 500_000;
 /// Sockets kept at most that closed within the window.
 const CLOSED_MAX: usize = 200_000;
 
@@ -29,6 +27,8 @@ pub struct Events {
     /// TCP sockets that closed: their accounts may have been added to others by the end.
     closed: HashMap<FlowId, End>,
     processes: HashMap<u32, u32>,
+    /// Numbers of the addresses that datagrams came from or went to.
+    peers: HashMap<SocketAddr, u64>,
     /// Events that have arrived, those that were not kept too.
     pub arrived: u64,
     kept: usize,
@@ -91,6 +91,7 @@ impl Default for Events {
             datagram_sockets: HashMap::new(),
             closed: HashMap::new(),
             processes: HashMap::new(),
+            peers: HashMap::new(),
             arrived: 0,
             kept: 0,
             limit: EVENTS_MAX,
@@ -139,7 +140,8 @@ impl Events {
     pub fn take_datagram(&mut self, wire: &UdpCallWire) {
         let (local, remote) = wire.addresses();
         let call = &wire.call;
-        let peer = if remote.port() == 0 { 0 } else { hash(&remote) };
+        let next = self.peers.len() as u64 + 1;
+        let peer = if remote.port() == 0 { 0 } else { *self.peers.entry(remote).or_insert(next) };
         if self.push_call(call, peer) {
             self.datagram_sockets.entry(call.cookie).or_insert_with(|| DatagramSocket {
                 end: End {
@@ -228,7 +230,8 @@ impl Events {
         self.calls.retain(|id, _| sockets.contains_key(id));
         for (id, calls) in &mut self.calls {
             for call in calls.iter_mut() {
-                (call.since_ns, call.at_ns) = (relative(call.since_ns), relative(call.at_ns));
+                call.at_ns = relative(call.at_ns);
+                call.since_ns = relative(call.since_ns).min(call.at_ns);
                 if call.op == Op::Accept {
                     call.since_ns = established.get(id).copied().unwrap_or(call.at_ns).min(call.at_ns);
                 }
@@ -248,15 +251,15 @@ impl Events {
             slices: slices.iter().map(|&(from, to)| (relative(from), relative(to))).collect(),
             names: names(&self.processes, parts.threads),
             observed_pids: observed_pids(parts.observed, parts.threads),
-            off_cpu: self.off_cpu,
-            calls: self.calls,
+            off_cpu: self.off_cpu.into_iter().collect(),
+            calls: self.calls.into_iter().collect(),
             sockets,
             syscalls: syscalls
                 .into_iter()
                 .filter(|nr| *nr >= 0)
                 .map(|nr| (nr, syscall_name(nr).into_owned()))
                 .collect(),
-            asked_pids: parts.asked_pids,
+            asked_pids: parts.asked_pids.into_iter().collect(),
             asked_ports: parts.asked_ports,
             ..Timeline::default()
         }
@@ -335,13 +338,6 @@ fn waker(wire: &OffCpuWire) -> Waker {
         WakerContext::SoftIrq => Waker::SoftIrq,
         WakerContext::HardIrq => Waker::HardIrq,
     }
-}
-
-fn hash(address: &SocketAddr) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    address.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn end_of_flow(flow: &FlowRecord) -> End {
@@ -424,7 +420,7 @@ fn stacks(stalls: &[ThreadStall]) -> HashMap<(u32, u64), u32> {
     slept.filter_map(|stall| Some(((stall.tid, stall.begin_ns), stall.stack?))).collect()
 }
 
-fn names(processes: &HashMap<u32, u32>, threads: &[ThreadRecord]) -> HashMap<u32, Names> {
+fn names(processes: &HashMap<u32, u32>, threads: &[ThreadRecord]) -> BTreeMap<u32, Names> {
     let by_tid: HashMap<u32, &ThreadRecord> = threads.iter().map(|thread| (thread.tid, thread)).collect();
     let comm = |tid: u32| by_tid.get(&tid).map(|thread| thread.comm.clone()).unwrap_or_default();
     let known = threads.iter().map(|thread| (thread.tid, thread.pid));
@@ -433,7 +429,7 @@ fn names(processes: &HashMap<u32, u32>, threads: &[ThreadRecord]) -> HashMap<u32
 }
 
 /// Since when each process was observed: those that were made within the window since their first thread was.
-fn observed_pids(observed: &HashSet<u32>, threads: &[ThreadRecord]) -> HashMap<u32, u64> {
+fn observed_pids(observed: &HashSet<u32>, threads: &[ThreadRecord]) -> BTreeMap<u32, u64> {
     let mut since: HashMap<u32, u64> = HashMap::new();
     for thread in threads {
         let first = since.entry(thread.pid).or_insert(thread.begin_ns);

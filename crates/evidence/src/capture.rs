@@ -9,10 +9,11 @@ use crate::sample::{CpuSample, Stack};
 use crate::service::Service;
 use crate::subject::{Rung, Subject};
 use crate::thread::{ThreadRecord, ThreadStall};
+use crate::timeline::Timeline;
 use crate::waiting::Waiting;
 
 /// The format of a saved capture.
-pub const CAPTURE_SCHEMA: &str = "parshall.capture/1";
+pub const CAPTURE_SCHEMA: &str = "parshall.capture/2";
 
 /// Shorter intervals are counted in the cells and do not travel one by one.
 pub const STALL_MIN_NS: u64 = 1_000_000;
@@ -54,7 +55,11 @@ pub struct Capture {
     pub flows: Vec<FlowRecord>,
     /// The threads of the subject.
     pub threads: Vec<ThreadRecord>,
-    /// The services of the subject, those that the user asked about first; empty on rungs that do not see single requests.
+    /// What threads and sockets did, event by event; None on rungs that do not see single events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// The services of a case of `parshall.capture/1`, which kept them in place of the timeline that they were found in. Empty in
+    /// all others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Service>,
     /// Long intervals of flows.

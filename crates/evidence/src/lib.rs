@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod compat;
 pub mod counters;
 pub mod flow;
 pub mod followed;
@@ -17,6 +18,7 @@ pub mod service;
 pub mod socket;
 pub mod subject;
 pub mod thread;
+pub mod timeline;
 pub mod trial;
 pub mod verdict;
 pub mod waiting;
@@ -30,6 +32,7 @@ pub use sample::*;
 pub use service::*;
 pub use subject::*;
 pub use thread::*;
+pub use timeline::Timeline;
 pub use trial::*;
 pub use verdict::*;
 pub use waiting::*;

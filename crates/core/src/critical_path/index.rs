@@ -1,11 +1,12 @@
 //! Lookups in a timeline: by thread, by socket, by time.
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use parshall_evidence::{FlowId, HopKind};
 
 use super::requests::{self, Request};
-use super::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
-use crate::judge::ledger::thread::Wait;
+use crate::wait::Wait;
+use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
 
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
@@ -22,7 +23,9 @@ pub struct Index<'a> {
     /// By process, the connections that it opened, in the order of the first sends on them.
     first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
     /// By process, the thread that ended most of the time its threads slept in futex.
-    usual_wakers: HashMap<u32, u32>,
+    usual_wakers: BTreeMap<u32, u32>,
+    /// Times off the CPU that something was concluded from, by thread and begin; None where nobody asks for them.
+    used: Option<RefCell<HashSet<(u32, u64)>>>,
 }
 
 impl<'a> Index<'a> {
@@ -46,13 +49,33 @@ impl<'a> Index<'a> {
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
         let requests = || found.values().flatten();
         let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
-        let usual_wakers = HashMap::new();
-        let mut index = Index { timeline, requests: found, calls: by_thread, serving, first_sends, usual_wakers };
-        index.usual_wakers = index.find_usual_wakers();
+        let usual_wakers = timeline.usual_wakers.clone();
+        let mut index =
+            Index { timeline, requests: found, calls: by_thread, serving, first_sends, usual_wakers, used: None };
+        if timeline.left_out == 0 {
+            index.usual_wakers = index.find_usual_wakers();
+        }
         index
     }
 
-    fn find_usual_wakers(&self) -> HashMap<u32, u32> {
+    /// As [`Index::new`], and notes which times off the CPU are used.
+    pub fn noting(timeline: &'a Timeline) -> Index<'a> {
+        Index { used: Some(RefCell::default()), ..Index::new(timeline) }
+    }
+
+    /// Something was concluded from this time off the CPU.
+    pub fn note(&self, off: &OffCpu) {
+        if let Some(used) = &self.used {
+            used.borrow_mut().insert((off.tid, off.begin_ns));
+        }
+    }
+
+    /// The times off the CPU that were noted, by thread and begin, and who usually ends sleeps in futex.
+    pub fn into_noted(self) -> (HashSet<(u32, u64)>, BTreeMap<u32, u32>) {
+        (self.used.map(RefCell::into_inner).unwrap_or_default(), self.usual_wakers)
+    }
+
+    fn find_usual_wakers(&self) -> BTreeMap<u32, u32> {
         let mut slept: BTreeMap<(u32, u32), u64> = BTreeMap::new();
         for off in self.timeline.off_cpu.values().flatten().filter(|off| self.wait(off) == Wait::Futex) {
             if let (Waker::Thread(by), Some(names)) = (off.waker, self.names(off.tid)) {
@@ -95,6 +118,7 @@ impl<'a> Index<'a> {
     /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.
     pub fn mutex_owner(&self, off: &OffCpu) -> Option<u32> {
         let last = self.timeline.off_cpu.get(&off.tid)?.last()?;
+        self.note(last);
         (last.begin_ns == off.begin_ns).then(|| self.timeline.mutex_owners.get(&off.tid).copied())?
     }
 
@@ -222,8 +246,11 @@ impl<'a> Index<'a> {
     pub fn last_wake(&self, tid: u32, at: u64) -> Option<(u64, u32)> {
         let offs = self.timeline.off_cpu.get(&tid)?;
         let upto = offs.partition_point(|o| o.wake_ns <= at);
-        offs[..upto].iter().rev().find_map(|o| match o.waker {
-            Waker::Thread(by) => Some((o.wake_ns, by)),
+        offs[..upto].iter().rev().find_map(|off| match off.waker {
+            Waker::Thread(by) => {
+                self.note(off);
+                Some((off.wake_ns, by))
+            }
             _ => None,
         })
     }
@@ -232,6 +259,7 @@ impl<'a> Index<'a> {
     pub fn turn_end(&self, tid: u32, from: u64) -> u64 {
         let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
         let next = &offs[offs.partition_point(|o| o.begin_ns < from)..];
-        next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns).map_or(u64::MAX, |o| o.begin_ns)
+        let sleep = next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns);
+        sleep.inspect(|off| self.note(off)).map_or(u64::MAX, |off| off.begin_ns)
     }
 }

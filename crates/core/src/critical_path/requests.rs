@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
 
-use super::timeline::{Op, Socket, SocketCall};
+use parshall_evidence::timeline::{Op, Socket, SocketCall};
 
 /// One request of a served socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use parshall_evidence::{FlowId, PathPart, Service, Transport};
 use super::index::Index;
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
-use super::timeline::{Socket, Timeline};
 use super::walk;
 use crate::stats::Spans;
+use parshall_evidence::timeline::{Socket, Timeline};
 
 /// Requests of one service whose time is followed.
 const FOLLOWED_MAX: usize = 400;
@@ -37,12 +37,16 @@ struct Group {
 ///
 /// Where an observed process serves nothing that was asked about, the requests that it sends are its services.
 pub fn services(timeline: &Timeline) -> Vec<Service> {
-    let index = Index::new(timeline);
-    let mut groups = served_groups(&index);
-    if !groups.iter().any(|(group, members)| !group.followed && members.iter().any(|id| has_requests(&index, *id))) {
-        outbound_groups(&index, &mut groups);
+    found(&Index::new(timeline))
+}
+
+/// As [`services`], with the lookups at hand.
+pub fn found(index: &Index<'_>) -> Vec<Service> {
+    let mut groups = served_groups(index);
+    if !groups.iter().any(|(group, members)| !group.followed && members.iter().any(|id| has_requests(index, *id))) {
+        outbound_groups(index, &mut groups);
     }
-    let built = groups.iter().filter_map(|(group, members)| service(&index, *group, members));
+    let built = groups.iter().filter_map(|(group, members)| service(index, *group, members));
     let mut services: Vec<Service> = built.collect();
     services.sort_by_key(|s| (s.followed, std::cmp::Reverse(s.outstanding_ns), s.address));
     services

@@ -1,9 +1,9 @@
 //! Critical paths of small timelines made by hand.
 use parshall_evidence::{FdKind, HopKind, PathPart, Service};
 
-use super::services;
-use super::timeline::{Holder, Names, OffCpu, Socket, Waker, Why};
+use super::{clipped, reduced, services};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
+use parshall_evidence::timeline::{Holder, Names, OffCpu, Socket, Waker, Why};
 
 const EPOLL: i32 = 232;
 const FUTEX: i32 = 202;
@@ -506,7 +506,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::critical_path::timeline::Op;
+    use parshall_evidence::timeline::{Op, Timeline};
 
     fn waker() -> impl Strategy<Value = Waker> {
         prop_oneof![
@@ -566,8 +566,75 @@ mod properties {
         script
     }
 
+    fn hostile_number() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), Just(1), Just(u64::from(u32::MAX)), Just(u64::MAX), Just(1 << 47), 0..2_000_000_u64]
+    }
+
+    fn collect_numbers<'v>(value: &'v mut serde_json::Value, numbers: &mut Vec<&'v mut serde_json::Value>) {
+        match value {
+            serde_json::Value::Number(_) => numbers.push(value),
+            serde_json::Value::Array(items) => items.iter_mut().for_each(|item| collect_numbers(item, numbers)),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(|field| collect_numbers(field, numbers)),
+            _ => {}
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
+        #[test]
+        fn a_saved_timeline_shows_the_same_services(
+            sleeps in prop::collection::vec(sleep(), 0..60),
+            calls in prop::collection::vec(call(), 0..60),
+            titled in any::<bool>(),
+        ) {
+            let mut timeline = script(sleeps, calls).timeline;
+            timeline.files.insert((100, 5), "/data/log".to_string());
+            if titled {
+                timeline.mutex_owners.extend([(101, 102), (102, 201)]);
+            }
+            let found = services(&timeline);
+            let saved = serde_json::to_string(&timeline).unwrap();
+            let read = serde_json::from_str::<Timeline>(&saved).unwrap();
+            prop_assert_eq!(&read, &timeline);
+            let small = reduced(&timeline);
+            prop_assert_eq!(small.left_out as usize, timeline.events() - small.events());
+            prop_assert_eq!(&services(&small), &found);
+            prop_assert_eq!(&reduced(&small), &small);
+        }
+
+        #[test]
+        fn a_hostile_timeline_is_no_panic(
+            sleeps in prop::collection::vec(sleep(), 0..30),
+            calls in prop::collection::vec(call(), 1..30),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), hostile_number()), 1..8),
+        ) {
+            let mut json = serde_json::to_value(script(sleeps, calls).timeline).unwrap();
+            let mut numbers = Vec::new();
+            collect_numbers(&mut json, &mut numbers);
+            for (which, value) in changes {
+                let number = which.index(numbers.len());
+                *numbers[number] = value.into();
+            }
+            if let Ok(timeline) = serde_json::from_value::<Timeline>(json) {
+                services(&timeline);
+                prop_assert!(reduced(&timeline).events() <= timeline.events());
+            }
+        }
+
+        #[test]
+        fn a_timeline_that_ends_sooner_is_still_one(
+            sleeps in prop::collection::vec(sleep(), 0..60),
+            calls in prop::collection::vec(call(), 0..60),
+            until in 0..1_100_000_u64,
+        ) {
+            let short = clipped(script(sleeps, calls).timeline, until);
+            for service in services(&short) {
+                let parts: u64 = service.path.iter().map(|p| p.ns).sum();
+                prop_assert_eq!(parts, service.followed_ns);
+                prop_assert!(service.observed_ns <= until);
+            }
+        }
+
         #[test]
         fn parts_add_up_to_the_time_of_the_requests(
             sleeps in prop::collection::vec(sleep(), 0..60),
@@ -676,7 +743,7 @@ fn preempted_by(others: &[u32]) -> Script {
 
 #[test]
 fn who_runs_instead_has_a_name_and_a_number() {
-    use super::timeline::Names;
+    use parshall_evidence::timeline::Names;
     let named = |others: &[(u32, u32, &str)]| {
         let tids: Vec<u32> = others.iter().map(|other| other.0).collect();
         let mut script = preempted_by(&tids);

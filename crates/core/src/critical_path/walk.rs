@@ -8,8 +8,8 @@ use parshall_evidence::{FlowId, HopKind};
 
 use super::index::Index;
 use super::requests::Request;
-use super::timeline::{OffCpu, Op, Waker, Why};
-use crate::judge::ledger::thread::Wait;
+use crate::wait::Wait;
+use parshall_evidence::timeline::{OffCpu, Op, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -216,6 +216,7 @@ impl<'a> Walk<'a> {
             if off.begin_ns >= at {
                 continue;
             }
+            self.index.note(off);
             let end = off.end_ns.clamp(lo, at);
             self.emit(Step::new(tid, HopKind::OnCpu), at - end);
             let ready = off.wake_ns.clamp(off.begin_ns, off.end_ns).clamp(lo, end);
@@ -569,7 +570,8 @@ impl<'a> Walk<'a> {
         let of_pid = |step: &&Step| self.index.names(step.tid).is_some_and(|n| n.pid == pid);
         let tid = self.steps.iter().find(of_pid)?.tid;
         let offs = self.index.off_cpu(tid, 0)?;
-        let sleeps = offs[..offs.partition_point(|off| off.begin_ns < hi)].last().is_some_and(OffCpu::is_open);
+        let last = offs[..offs.partition_point(|off| off.begin_ns < hi)].last();
+        let sleeps = last.inspect(|off| self.index.note(off)).is_some_and(OffCpu::is_open);
         (sleeps && self.index.has_one_thread(pid)).then_some(tid)
     }
 

@@ -89,7 +89,8 @@ fn by_time(pids: BTreeMap<u32, f64>, own: u32) -> Vec<u32> {
 /// `waited`: the state of the threads was read, and no wake-up was seen.
 fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u32>, waited: bool) -> ChainHop {
     let hop = step.hop;
-    let serves = facts.capture.services.iter().find(|s| !s.outbound && s.pids.contains(&hop.pid));
+    let mut services = facts.requests.services.iter().map(|service| service.rec);
+    let serves = services.find(|s| !s.outbound && s.pids.contains(&hop.pid));
     let of = serves.map_or(0, |s| if pids.len() > 1 { s.pids.len() as u64 } else { u64::from(s.workers) });
     let waits_on = match next {
         Some(next) if !next.hop.process.is_empty() => next.hop.process.clone(),

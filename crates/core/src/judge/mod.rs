@@ -20,18 +20,18 @@ mod tests;
 pub mod waiting;
 mod words;
 
-use std::borrow::Cow;
+use parshall_evidence::{Capture, ProbeReport, Report, Service, VERDICT_SCHEMA};
 
-use parshall_evidence::{Capture, ProbeReport, Report, VERDICT_SCHEMA};
-
+use crate::critical_path;
 use crate::stats::ratio;
 use crate::units;
 
 /// Judges a capture: pure, deterministic, and total (no capture makes it panic).
 pub fn judge(capture: &Capture) -> Report {
-    let waited = waiting::waited(capture);
-    let capture = &*with_waited(capture, waited.services);
-    let mut facts = facts::Facts::new(capture);
+    let mut found = services(capture);
+    let waited = waiting::waited(capture, &found);
+    found.extend(waited.services);
+    let mut facts = facts::Facts::new(capture, &found);
     facts.quiet = waited.quiet;
     let ranking = rank::rank(&facts);
     let services = service::all(&facts);
@@ -59,14 +59,9 @@ pub fn judge(capture: &Capture) -> Report {
     report
 }
 
-/// The capture with the requests that waited as services of their own.
-fn with_waited(capture: &Capture, waited: Vec<parshall_evidence::Service>) -> Cow<'_, Capture> {
-    if waited.is_empty() {
-        return Cow::Borrowed(capture);
-    }
-    let mut capture = capture.clone();
-    capture.services.extend(waited);
-    Cow::Owned(capture)
+/// The services that are found in the timeline; those of a case of `parshall.capture/1` as they were saved.
+pub fn services(capture: &Capture) -> Vec<Service> {
+    capture.timeline.as_ref().map_or_else(|| capture.services.clone(), critical_path::services)
 }
 
 /// The report mentions a hypervisor that takes this much of the CPUs' time.

@@ -580,7 +580,7 @@ mod tests {
                 let work: f64 = t.work.iter().map(|w| w.share).sum();
                 prop_assert!((work - t.working).abs() < 0.01, "{:?}", s);
             }
-            let facts = Facts::new(&capture);
+            let facts = Facts::new(&capture, &capture.services);
             for s in &facts.requests.services {
                 let parts: f64 = s.parts.iter().map(|p| p.ns).sum();
                 prop_assert!((parts + s.unseen_ns - s.time_ns).abs() <= 0.05 * s.time_ns, "{:?}", s);

@@ -101,9 +101,9 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
         prop_assert!(report.findings.is_empty() && report.ruled_out.is_empty() && report.not_tested.is_empty());
         return Ok(());
     }
-    let waited = crate::judge::waiting::waited(capture).services;
+    let waited = crate::judge::waiting::waited(capture, &capture.services).services;
     let capture = &Capture { services: [capture.services.clone(), waited].concat(), ..capture.clone() };
-    let facts = Facts::new(capture);
+    let facts = Facts::new(capture, &capture.services);
     let named = report.findings.iter().map(|f| &f.cause);
     let mut all: Vec<&String> = named.chain(report.ruled_out.iter().map(|r| &r.cause)).collect();
     all.extend(report.not_tested.iter().map(|n| &n.cause));

@@ -42,6 +42,7 @@ pub fn empty_capture() -> Capture {
         slices: Slices { count: 1, observed_ns: WINDOW_NS, events: 10_000, spans: vec![(0, WINDOW_NS)] },
         flows: Vec::new(),
         threads: Vec::new(),
+        timeline: None,
         services: Vec::new(),
         flow_stalls: Vec::new(),
         thread_stalls: Vec::new(),

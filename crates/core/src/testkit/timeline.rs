@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use parshall_evidence::FdKind;
 
-use crate::critical_path::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::timeline::{Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)

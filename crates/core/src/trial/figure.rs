@@ -1,6 +1,7 @@
 //! What one window says of the service: requests, bytes, CPU time; and the figures that are made of them.
 use parshall_evidence::{Capture, TrialWindow};
 
+use crate::judge;
 use crate::judge::facts::{Facts, FlowFact, Shape};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::serves;
@@ -90,7 +91,8 @@ pub fn measured(before: &TrialWindow) -> Vec<Figure> {
 
 /// Reads the window that a capture observed.
 pub fn window(capture: &Capture) -> TrialWindow {
-    let facts = Facts::new(capture);
+    let services = judge::services(capture);
+    let facts = Facts::new(capture, &services);
     let mut window = TrialWindow {
         length_s: facts.window_s(),
         cpu_ms: facts.threads.iter().map(|thread| thread.rec.cpu_ns as f64).sum::<f64>() / 1e6,

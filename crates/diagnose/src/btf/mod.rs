@@ -16,7 +16,6 @@ use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
-use parshall_core::critical_path::services;
 use parshall_core::observe::owned::{Owned, of_subject};
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_core::units;
@@ -398,7 +397,7 @@ impl Session {
         let Recorded { thread_stalls, samples, .. } = &mut recorded;
         keep_involved(&self.clients, &flows, &mut threads, thread_stalls, samples);
         self.follower.complete(&mut timeline, self.begin);
-        timeline.mutex_owners = self.mutex_owners;
+        timeline.mutex_owners = self.mutex_owners.into_iter().collect();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);
@@ -417,7 +416,8 @@ impl Session {
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
-            services: services(&timeline),
+            timeline: Some(timeline),
+            services: Vec::new(),
             flow_stalls: recorded.flow_stalls,
             thread_stalls: recorded.thread_stalls,
             samples: recorded.samples,

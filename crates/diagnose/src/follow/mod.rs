@@ -20,10 +20,10 @@ use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::thread::{ThreadDump, fd_kind};
 use parshall_bpf::diagnose::timeline::{OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::{Event, Probes, Scope};
-use parshall_core::critical_path::timeline::{Holder, Timeline, Why};
 use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables, Unknown};
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
 use parshall_core::observe::owned::{Listeners, Owned};
+use parshall_evidence::timeline::{Holder, Timeline, Why};
 use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord};
 use parshall_host::proc_fs;
 
@@ -494,7 +494,7 @@ impl Follower {
         }
         let observed = &timeline.observed_pids;
         self.holders.retain(|_, holder| !observed.contains_key(&holder.pid));
-        timeline.unobserved_ends = self.holders;
+        timeline.unobserved_ends = self.holders.into_iter().collect();
         self.names.read(LAST_NAMES);
         sessions::complete(timeline, self.names.titles());
         self.names.complete(timeline);

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-use parshall_core::critical_path::timeline::{Names, Timeline};
 use parshall_core::observe::follow::title::title;
+use parshall_evidence::timeline::{Names, Timeline};
 use parshall_host::bounded_file;
 use parshall_host::proc_fs;
 

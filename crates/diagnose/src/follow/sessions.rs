@@ -1,8 +1,8 @@
 //! Which session of a database holds the lock that others wait for, where no wake-up shows it: they have waited for the whole window.
 use std::collections::HashMap;
 
-use parshall_core::critical_path::timeline::{Names, Timeline};
 use parshall_core::observe::follow::title::{Activity, activity, title};
+use parshall_evidence::timeline::{Names, Timeline};
 use parshall_host::proc_fs;
 
 use super::names::comm;

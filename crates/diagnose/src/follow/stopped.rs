@@ -2,7 +2,7 @@
 use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
-use parshall_core::critical_path::timeline::{Timeline, Why};
+use parshall_evidence::timeline::{Timeline, Why};
 use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
 use parshall_host::proc_fs;
@@ -76,7 +76,7 @@ impl Stopped {
             }
         }
         self.by.retain(|pid, _| pids.contains(pid));
-        timeline.stopped_by = self.by;
+        timeline.stopped_by = self.by.into_iter().collect();
     }
 }
 
@@ -103,8 +103,8 @@ fn frozen_group(pid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use parshall_bpf::diagnose::record::RecordHead;
-    use parshall_core::critical_path::timeline::{Names, OffCpu, Waker};
     use parshall_evidence::FdKind;
+    use parshall_evidence::timeline::{Names, OffCpu, Waker};
 
     use super::*;
 

@@ -166,6 +166,7 @@ impl Observation {
             slices: Slices { count: 1, observed_ns: window_ns, events: samples, spans: vec![(0, window_ns)] },
             flows,
             threads,
+            timeline: None,
             services: Vec::new(),
             flow_stalls,
             thread_stalls,

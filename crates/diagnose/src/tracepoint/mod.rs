@@ -289,6 +289,7 @@ impl Session {
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
+            timeline: None,
             services: Vec::new(),
             flow_stalls,
             thread_stalls: recorded.thread_stalls,

@@ -256,9 +256,10 @@ fn what_happens_to_followed_processes_is_not_counted_as_the_subjects() {
 }
 
 /// The targets of a kind of wait in the services of a capture.
-pub fn targets(capture: &Capture, kind: HopKind) -> Vec<&str> {
-    let hops = capture.services.iter().flat_map(|service| &service.path).flat_map(|part| &part.hops);
-    hops.filter(|hop| hop.kind == kind).map(|hop| hop.target.as_str()).collect()
+pub fn targets(capture: &Capture, kind: HopKind) -> Vec<String> {
+    let services = parshall_core::judge::services(capture);
+    let hops = services.into_iter().flat_map(|service| service.path).flat_map(|part| part.hops);
+    hops.filter(|hop| hop.kind == kind).map(|hop| hop.target).collect()
 }
 
 /// A process that always serves a request, or would if it were not stopped.

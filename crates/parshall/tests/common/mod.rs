@@ -400,7 +400,7 @@ impl Drop for ControlGroup {
 
 /// Reads a saved capture.
 pub fn capture(path: &Path) -> Capture {
-    serde_json::from_slice(&std::fs::read(path).expect("a capture was saved")).expect("a capture")
+    parshall_diagnose::case::read(path).expect("a capture was saved")
 }
 
 /// The cause of a verdict, or its status if it has none.

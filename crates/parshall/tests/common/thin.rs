@@ -1,7 +1,9 @@
 //! Captures made small enough for the repository.
 use std::collections::HashSet;
 
-use parshall_evidence::Capture;
+use parshall_core::critical_path::{clipped, reduced};
+use parshall_core::judge::services;
+use parshall_evidence::{Capture, Timeline};
 
 /// The most stalls, stacks, and frames of a stack in a thinned capture.
 const STALLS_MAX: usize = 150;
@@ -10,6 +12,24 @@ const FLOWS_MAX: usize = 45;
 const THREADS_MAX: usize = 30;
 const STACKS_MAX: usize = 40;
 const FRAMES_MAX: usize = 10;
+/// The most events of the timeline: 10 bytes each in the file.
+const EVENTS_MAX: usize = 4_000;
+
+/// The begin of a timeline, with few events.
+fn beginning(timeline: &Timeline) -> Timeline {
+    let offs = timeline.off_cpu.values().flatten().map(|off| off.begin_ns);
+    let mut times: Vec<u64> = offs.chain(timeline.calls.values().flatten().map(|call| call.at_ns)).collect();
+    times.sort_unstable();
+    let mut kept = times.len();
+    loop {
+        let until = times.get(kept).copied().unwrap_or(u64::MAX);
+        let short = reduced(&clipped(timeline.clone(), until));
+        if short.events() <= EVENTS_MAX {
+            return short;
+        }
+        kept = kept * 3 / 4;
+    }
+}
 
 /// Makes a capture smaller without changing its verdict: keeps all cells and counts, every n-th stall, and the stacks of
 /// what requests wait for and the most frequent ones.
@@ -35,9 +55,10 @@ pub fn thinned(mut capture: Capture) -> Capture {
     capture.samples.sort_by_key(|sample| std::cmp::Reverse(sample.count));
     let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
     // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
-    let hops = capture.services.iter().flat_map(|service| &service.path).flat_map(|part| &part.hops);
-    let of_hops: HashSet<usize> = hops.clone().filter_map(|hop| hop.stack).map(|stack| stack as usize).collect();
+    capture.timeline = capture.timeline.as_ref().map(beginning);
+    let hops = services(&capture).into_iter().flat_map(|service| service.path).flat_map(|part| part.hops);
     let mut order: Vec<usize> = hops.filter_map(|hop| hop.stack).map(|stack| stack as usize).collect();
+    let of_hops: HashSet<usize> = order.iter().copied().collect();
     order.extend(capture.samples.iter().filter_map(|sample| sample.stack).map(|stack| stack as usize));
     order.extend(0..capture.stacks.len());
     let mut seen = HashSet::new();
@@ -46,8 +67,8 @@ pub fn thinned(mut capture: Capture) -> Capture {
     order.iter().enumerate().for_each(|(new, &old)| new_index[old] = new as u32);
     let moved = |stack: Option<u32>| kept(stack.map(|old| new_index[old as usize]));
     capture.samples.iter_mut().for_each(|sample| sample.stack = moved(sample.stack));
-    let hops = capture.services.iter_mut().flat_map(|service| &mut service.path).flat_map(|part| &mut part.hops);
-    hops.for_each(|hop| hop.stack = moved(hop.stack));
+    let offs = capture.timeline.iter_mut().flat_map(|timeline| timeline.off_cpu.values_mut()).flatten();
+    offs.for_each(|off| off.stack = moved(off.stack));
     for stall in &mut capture.thread_stalls {
         (stall.stack, stall.waker_stack) = (moved(stall.stack), moved(stall.waker_stack));
     }

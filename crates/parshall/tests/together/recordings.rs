@@ -1,17 +1,16 @@
 //! Judges recorded captures of every fault and of healthy services. Needs neither root nor a particular kernel, and shows that
-//! captures of earlier versions stay readable.
+//! captures of earlier versions (`parshall.capture/1`) stay readable.
 //!
 //! `BLESS=1 cargo test -p parshall --test together recordings` (as root) makes the missing recordings. To repeat one, delete its file.
 //! Otherwise keep old ones: they are captures of earlier versions.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use crate::common::thin::thinned;
 use crate::common::{self, Recipe, Scratch, parshall, recipes, verdict};
 use parshall_core::judge::judge;
-use parshall_evidence::CAPTURE_SCHEMA;
 
 /// Recipes of healthy services that are recorded.
 const HEALTHY: [&str; 5] = ["iperf3", "nginx", "python-asyncio", "redis", "rpc-echo"];
@@ -58,9 +57,7 @@ fn each_recording_gets_the_verdict_of_its_recipe() {
             panic!("{path}: {e}; record it: BLESS=1 cargo test -p parshall --test together recordings")
         });
         assert!(text.len() <= BYTES_MAX, "{} has {} bytes", recipe.name, text.len());
-        let head: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!(head["schema"], CAPTURE_SCHEMA, "{}", recipe.name);
-        let got = verdict(&judge(&serde_json::from_str(&text).expect("a capture")));
+        let got = verdict(&judge(&common::capture(Path::new(&path))));
         if !right(&recipe, &got) {
             wrong.push(format!("{}: {got}, not {}", recipe.name, recipe.cause.as_deref().unwrap_or("healthy")));
         }
@@ -87,7 +84,8 @@ fn a_damaged_recording_is_an_error_and_no_panic() {
     let scratch = Scratch::new();
     let file = scratch.file("cut.json");
     let whole = fs::read(&recordings()[0].1).unwrap();
-    let newer = String::from_utf8_lossy(&whole).replacen(CAPTURE_SCHEMA, "parshall.capture/99", 1).into_bytes();
+    let newer = String::from_utf8_lossy(&whole).replacen("parshall.capture/1", "parshall.capture/99", 1).into_bytes();
+    assert_ne!(newer, whole);
     for bytes in [&whole[..whole.len() / 2], &whole[..1], b"", b"[]", b"{\"schema\":3}", b"\xff\xfe\x00", &newer] {
         fs::write(&file, bytes).unwrap();
         let shown = parshall(&["show", file.to_str().unwrap()]);

@@ -52,10 +52,10 @@ use parshall_evidence::{Confidence, Evidence, FlowRecord, PeerCommand, Place};
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::{same_address, serves};
-use crate::judge::ledger::thread::Wait;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
+use crate::wait::Wait;
 
 /// A cause that can be named.
 #[derive(Debug, Clone, Copy)]

@@ -8,10 +8,11 @@ use parshall_evidence::Confidence;
 use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, who};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
-use crate::judge::ledger::thread::{State as ThreadState, Wait};
+use crate::judge::ledger::thread::State as ThreadState;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
+use crate::wait::Wait;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "peer-think-time", title: "The peer takes its time to answer", test };

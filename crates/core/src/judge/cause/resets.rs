@@ -31,13 +31,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if resets < MIN_RESETS || ratio(resets as f64, closed as f64) < MIN_SHARE {
         return Outcome::Rejected(counts);
     }
-    let abandoned = facts.capture.services.iter().fold(0u64, |n, s| n.saturating_add(s.abandoned));
+    let services = || facts.requests.services.iter().map(|service| service.rec);
+    let abandoned = services().fold(0u64, |n, s| n.saturating_add(s.abandoned));
     // Each proxy on the way resets its own connection, too.
-    let hops = facts.capture.services.len() as u64;
+    let hops = facts.requests.services.len() as u64;
     if abandoned.saturating_mul(hops + 1) >= resets {
         return Outcome::Rejected(format!("{counts}, where clients gave up {} requests", units::count(abandoned)));
     }
-    let requests: f64 = facts.capture.services.iter().map(|s| requests_in(s, facts.window_s())).sum();
+    let requests: f64 = services().map(|s| requests_in(s, facts.window_s())).sum();
     if requests > MAX_REQUESTS * resets as f64 {
         return Outcome::Rejected(format!(
             "{counts}, beside {} requests",

@@ -8,10 +8,10 @@ use parshall_evidence::Confidence;
 use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::ledger::flow::State;
-use crate::judge::ledger::thread::Wait;
 use crate::judge::words;
 use crate::stats::{quantile, ratio};
 use crate::units;
+use crate::wait::Wait;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause { id: "slow-reader", title: "The local reader does not keep up", test };

@@ -10,8 +10,8 @@ use super::doing::{Doing, wait_of};
 use super::{Facts, FlowFact, Shape};
 use crate::judge::ledger::flow::{Interval, State};
 use crate::judge::ledger::flow_rules::DELACK_NS;
-use crate::judge::ledger::thread::Wait;
 use crate::stats::ratio;
+use crate::wait::Wait;
 
 /// Thinking shorter than this is an answer, not a wait.
 pub const THINK_MIN_NS: f64 = 2e6;

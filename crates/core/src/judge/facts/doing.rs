@@ -2,8 +2,9 @@
 use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
-use crate::judge::ledger::thread::{State, Wait};
+use crate::judge::ledger::thread::State;
 use crate::stats::{Largest, Spans, overlap, ratio};
+use crate::wait::Wait;
 
 /// Threads of one process that are examined when nothing shows which one was responsible.
 const MAX_THREADS: usize = 64;

@@ -106,7 +106,9 @@ mod tests {
         });
         let mut capture = capture(vec![flow], vec![]);
         capture.slices.spans = vec![(0, 100 * MS), (500 * MS, 100 * MS)];
-        let lost = Lost::of(&Facts::new(&capture), |part| matches!(part.blame, Blame::Nagle | Blame::NagleDelack));
+        let lost = Lost::of(&Facts::new(&capture, &capture.services), |part| {
+            matches!(part.blame, Blame::Nagle | Blame::NagleDelack)
+        });
         assert_eq!(lost.seen, stalls.len() as u64);
         (lost.p50_ns / MS as f64, lost.p99_ns / MS as f64)
     }

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use parshall_evidence::{
-    Capture, FlowRecord, FlowStall, FlowState, NamespaceCounters, NetSettings, OffCpu, SocketFigures, ThreadRecord,
-    ThreadStall,
+    Capture, FlowRecord, FlowStall, FlowState, NamespaceCounters, NetSettings, OffCpu, Service, SocketFigures,
+    ThreadRecord, ThreadStall,
 };
 
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
@@ -138,8 +138,8 @@ impl<'a> Facts<'a> {
         ratio(host.stolen_ns as f64, self.capture.window_ns as f64 * f64::from(host.cpus.max(1))).min(1.0)
     }
 
-    /// Prepares a capture.
-    pub fn new(capture: &'a Capture) -> Facts<'a> {
+    /// Prepares a capture and the services that were found in it.
+    pub fn new(capture: &'a Capture, services: &'a [Service]) -> Facts<'a> {
         let mut flows = flow_facts(capture);
         pair::join(&mut flows);
         let threads = thread_facts(capture, &flows);
@@ -173,8 +173,8 @@ impl<'a> Facts<'a> {
         }
         let (parts, explained) = pair::resolve(&facts, raw);
         (facts.parts, facts.network) = network::refine(&facts, parts);
-        facts.requests = Requests::new(capture, &facts.flows, &facts.parts);
-        let waited = crate::judge::waiting::flows(capture);
+        facts.requests = Requests::new(capture, services, &facts.flows, &facts.parts);
+        let waited = crate::judge::waiting::flows(capture, services);
         requests::supersede(&facts.requests, &facts.flows, &mut facts.parts, &waited);
         let mut supply = vec![0.0; facts.flows.len()];
         for part in facts.parts.iter().filter(|p| p.supply) {

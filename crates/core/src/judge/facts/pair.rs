@@ -7,8 +7,8 @@ use super::blame::{Blame, Part, Raw};
 use super::doing::Doing;
 use super::{Facts, FlowFact};
 use crate::judge::ledger::flow::State;
-use crate::judge::ledger::thread::Wait;
 use crate::stats::{Spans, Weighted, overlap, ratio};
+use crate::wait::Wait;
 
 /// Of more connections between the same two addresses that overlap in time, so many are compared. A host has one at a time in each
 /// of its namespaces.

@@ -4,9 +4,10 @@
 //! thread waited only while one of its sockets had unread data; otherwise it was idle, whatever system call it sat in.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FdKind, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
+use parshall_evidence::{Capture, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
 
 use crate::stats::{Spans, ratio};
+use crate::wait::Wait;
 
 /// Where a thread's time can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,67 +63,6 @@ impl State {
             State::BlockedWorkAvailable => "blocked with work waiting",
             State::Idle => "idle",
         }
-    }
-}
-
-/// What a sleeping thread waits for, by its system call and descriptor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wait {
-    /// Any of many descriptors, or a completion.
-    Multiplex,
-    /// Another thread.
-    Futex,
-    /// The clock.
-    Sleep,
-    /// Data from a socket.
-    SocketReceive,
-    /// Space in a socket.
-    SocketSend,
-    /// A connection.
-    Accept,
-    /// The answer of a peer to a connect.
-    Connect,
-    /// A pipe.
-    Pipe,
-    /// A disk.
-    File,
-    /// A page.
-    PageFault,
-    /// Anything else.
-    Other,
-}
-
-impl Wait {
-    /// From the call's name and the kind of its descriptor.
-    pub fn of(name: &str, fd: FdKind, syscall: i32) -> Wait {
-        let socket = matches!(fd, FdKind::Tcp | FdKind::Udp | FdKind::Unix | FdKind::Socket);
-        match name {
-            "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6"
-            | "io_uring_enter" | "_newselect" => Wait::Multiplex,
-            "futex" | "futex_wait" | "futex_waitv" => Wait::Futex,
-            "nanosleep" | "clock_nanosleep" | "pause" => Wait::Sleep,
-            "accept" | "accept4" => Wait::Accept,
-            "connect" => Wait::Connect,
-            "recvfrom" | "recvmsg" | "recvmmsg" => Wait::SocketReceive,
-            "sendto" | "sendmsg" | "sendmmsg" => Wait::SocketSend,
-            // For whoever holds the lock, on whatever it is.
-            "flock" | "fcntl" => Wait::Other,
-            "fsync" | "fdatasync" | "sync_file_range" | "openat" | "open" | "stat" | "newfstatat" | "unlink" => {
-                Wait::File
-            }
-            _ if fd == FdKind::Pipe => Wait::Pipe,
-            "read" | "readv" | "preadv" | "splice" if socket => Wait::SocketReceive,
-            "write" | "writev" | "sendfile" | "sendfile64" if socket => Wait::SocketSend,
-            _ if matches!(fd, FdKind::File | FdKind::Block) => Wait::File,
-            "pread64" | "pwrite64" | "preadv" | "pwritev" => Wait::File,
-            "" if syscall == NO_SYSCALL => Wait::PageFault,
-            _ => Wait::Other,
-        }
-    }
-
-    /// The thread waits for work to come, not for work to be done.
-    pub fn is_for_work(self) -> bool {
-        matches!(self, Wait::Multiplex | Wait::Accept | Wait::SocketReceive)
     }
 }
 
@@ -250,6 +190,7 @@ impl<'a> KernelCalls<'a> {
 
 #[cfg(test)]
 mod tests {
+    use parshall_evidence::FdKind;
     use proptest::prelude::*;
 
     use super::*;
@@ -266,16 +207,6 @@ mod tests {
         let waiting = ThreadLedger::new(&t.record, &stalls, &unread, &KernelCalls::default());
         assert_eq!(waiting.of(State::BlockedWorkAvailable), 3e8);
         assert_eq!(waiting.of(State::OnCpuUser), 1e8);
-    }
-
-    #[test]
-    fn calls_are_classified_by_descriptor() {
-        assert_eq!(Wait::of("read", FdKind::Tcp, 0), Wait::SocketReceive);
-        assert_eq!(Wait::of("read", FdKind::File, 0), Wait::File);
-        assert_eq!(Wait::of("read", FdKind::Pipe, 0), Wait::Pipe);
-        assert_eq!(Wait::of("", FdKind::None, NO_SYSCALL), Wait::PageFault);
-        assert_eq!(Wait::of("fsync", FdKind::File, 74), Wait::File);
-        assert_eq!(Wait::of("flock", FdKind::File, 73), Wait::Other);
     }
 
     proptest! {

@@ -3,7 +3,7 @@ use parshall_evidence::{FdKind, HopKind, WaitingEnd, WaitingThread};
 
 use super::debt::Debt;
 use super::follow::Scene;
-use crate::judge::ledger::thread::Wait;
+use crate::wait::Wait;
 
 /// What a thread does when the window ends.
 #[derive(Debug, Clone, Copy)]

@@ -62,8 +62,8 @@ struct Held<'a> {
     way: Way,
 }
 
-/// The requests that waited when the window of a capture ended.
-pub fn waited(capture: &Capture) -> Waited {
+/// The requests that waited when the window of a capture ended; `found` are the services that the probes saw.
+pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
     let Some(waiting) = &capture.waiting else { return Waited::default() };
     let scene = Scene::new(waiting);
     let mut held = Vec::new();
@@ -76,7 +76,7 @@ pub fn waited(capture: &Capture) -> Waited {
             false if end.pids.iter().any(|pid| served.contains(pid)) => None,
             false => scene.asked(end).filter(|_| !scene.other_end(end).is_some_and(|other| other.subject)),
         };
-        if let Some(way) = way.filter(|_| counts(capture, end, age_ns)) {
+        if let Some(way) = way.filter(|_| counts(capture, found, end, age_ns)) {
             held.push(Held { end, age_ns, way });
         }
     }
@@ -88,10 +88,11 @@ pub fn waited(capture: &Capture) -> Waited {
 }
 
 /// Both ends of the connections of the subject on which a request waited and is owed an answer: what their flows lost is that wait.
-pub fn flows(capture: &Capture) -> BTreeSet<FlowId> {
+pub fn flows(capture: &Capture, found: &[Service]) -> BTreeSet<FlowId> {
     let Some(waiting) = &capture.waiting else { return BTreeSet::new() };
     let scene = Scene::new(waiting);
-    let open = waiting.ends.iter().filter(|end| scene.debt(end) == Debt::Sure && counts(capture, end, age(end)));
+    let counted = |end: &&WaitingEnd| scene.debt(end) == Debt::Sure && counts(capture, found, end, age(end));
+    let open = waiting.ends.iter().filter(counted);
     open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().collect()
 }
 
@@ -103,7 +104,7 @@ fn age(end: &WaitingEnd) -> u64 {
 }
 
 /// It waited for the whole window, or for long, and no probe has followed it.
-fn counts(capture: &Capture, end: &WaitingEnd, age_ns: u64) -> bool {
+fn counts(capture: &Capture, found: &[Service], end: &WaitingEnd, age_ns: u64) -> bool {
     if age_ns >= capture.window_ns {
         return true;
     }
@@ -111,7 +112,7 @@ fn counts(capture: &Capture, end: &WaitingEnd, age_ns: u64) -> bool {
     let same = |s: &&Service| s.address.port() == port && s.unanswered > 0;
     let known = |s: &Service| s.unanswered_longest_ns.saturating_add(SAME_NS) >= age_ns;
     let read = end.accepted && end.unread_bytes == 0;
-    let seen = capture.rung == Rung::Btf && read && capture.services.iter().filter(same).any(known);
+    let seen = capture.rung == Rung::Btf && read && found.iter().filter(same).any(known);
     age_ns >= LONG_NS && !seen
 }
 

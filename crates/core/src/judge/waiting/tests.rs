@@ -314,7 +314,7 @@ fn one_that_began_within_the_window_counts_from_a_second_on() {
 proptest! {
     #[test]
     fn nothing_is_healthy_while_somebody_owes_an_answer(capture in arb::capture()) {
-        let waited = waiting::waited(&capture);
+        let waited = waiting::waited(&capture, &capture.services);
         let report = judge(&capture);
         let owed: u64 = waited.services.iter().map(|s| s.unanswered).sum();
         let calm = matches!(report.verdict.status, Status::Healthy | Status::AtCapacity);
@@ -325,7 +325,7 @@ proptest! {
     #[test]
     fn what_is_left_out_of_a_capture_changes_nothing(capture in arb::capture()) {
         let kept = Capture { waiting: capture.waiting.clone().and_then(waiting::relevant), ..capture.clone() };
-        let (all, kept) = (waiting::waited(&capture), waiting::waited(&kept));
+        let (all, kept) = (waiting::waited(&capture, &capture.services), waiting::waited(&kept, &kept.services));
         prop_assert_eq!(all.quiet, kept.quiet);
         prop_assert_eq!(all.services, kept.services);
     }

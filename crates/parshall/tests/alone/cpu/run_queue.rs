@@ -20,7 +20,7 @@ fn who_uses_the_cpu_instead_is_named() {
     let Some(capture) = undisturbed(what, || observe(&["--port", &chain.port.to_string()])) else { return };
     let found = targets(&capture, HopKind::RunQueue);
     let named = format!("bash {}", hog.pid());
-    assert!(found.contains(&named.as_str()), "{found:?}, not {named}");
+    assert!(found.contains(&named), "{found:?}, not {named}");
     assert!(!found.iter().any(|target| target.starts_with("thread ")), "{found:?}");
 }
 

@@ -67,12 +67,12 @@ pub struct PartFact<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Prepares the services of a capture. `code` says what threads ran, `network_ns` is what flows lost to the network.
-    pub fn new(capture: &'a Capture, flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
+    /// Prepares the services that were found in a capture.
+    pub fn new(capture: &'a Capture, services: &'a [Service], flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
         let code = Code::new(capture);
         let streams = Streams::new(flows);
         let network = NetworkTime::new(flows, parts);
-        let services = capture.services.iter().map(|rec| {
+        let services = services.iter().map(|rec| {
             let counted = rec.waited || !rec.followed && !streams.is_stream(rec);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             spent::classify(&mut fact, capture, &code);

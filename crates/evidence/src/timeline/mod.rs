@@ -1,10 +1,18 @@
-//! What threads and sockets did in the observed time, event by event: what critical paths are found in.
+//! What threads and sockets did in the observed time, event by event: requests and their critical paths are found in it.
 //!
 //! Times are nanoseconds since the window began. Only slices are covered; nothing is known of the time between them.
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod columns;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FdKind, FlowId};
+use serde::{Deserialize, Serialize};
+
+use crate::flow::FlowId;
+use crate::thread::FdKind;
+
+/// Times off the CPU and calls that a timeline holds at most, together: 36 MB, for a time off the CPU takes 72 bytes.
+pub const EVENTS_MAX: usize = 500_000;
 
 /// One time of a thread off the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +51,7 @@ impl OffCpu {
 }
 
 /// Why a thread left the CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// It slept, interruptibly or not.
     Slept,
@@ -75,7 +83,7 @@ pub enum Waker {
 }
 
 /// What a thread did with a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// It received data, of which the first byte had arrived at `since_ns`.
     Receive,
@@ -100,12 +108,12 @@ pub struct SocketCall {
     pub at_ns: u64,
     /// Bytes moved.
     pub bytes: u32,
-    /// Of a UDP socket: a hash of the peer's address and its port. 0 for TCP.
+    /// Of a UDP socket: a number that stands for the peer's address and port, 0 when these are unknown. 0 for TCP.
     pub peer: u64,
 }
 
 /// What is known of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
     /// Its own address.
     pub local: SocketAddr,
@@ -114,19 +122,24 @@ pub struct Socket {
     /// A process that holds it, 0 when unknown.
     pub pid: u32,
     /// It was accepted from a listener, or is a bound UDP socket that others send to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub serves: bool,
     /// It is a UDP socket.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub udp: bool,
     /// It was opened within the window.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub opened: bool,
     /// When it closed, if it did within the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_ns: Option<u64>,
     /// The socket at the other end, if it is on this host and was observed too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_end: Option<FlowId>,
 }
 
 /// A thread's names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
     /// Its process.
     pub pid: u32,
@@ -137,7 +150,7 @@ pub struct Names {
 }
 
 /// A process that holds a socket.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The process.
     pub pid: u32,
@@ -146,36 +159,52 @@ pub struct Holder {
 }
 
 /// Everything that was observed.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Timeline {
-    /// Begin and end of each slice, in order.
+    /// Begin and end of each slice, in order and disjoint.
+    #[serde(deserialize_with = "columns::slices")]
     pub slices: Vec<(u64, u64)>,
     /// Times off the CPU, by thread, in order of time and disjoint.
-    pub off_cpu: HashMap<u32, Vec<OffCpu>>,
+    #[serde(with = "columns::off_cpu")]
+    pub off_cpu: BTreeMap<u32, Vec<OffCpu>>,
     /// Calls by socket, in order of `at_ns`.
-    pub calls: HashMap<FlowId, Vec<SocketCall>>,
+    #[serde(with = "columns::calls")]
+    pub calls: BTreeMap<FlowId, Vec<SocketCall>>,
     /// Sockets.
     pub sockets: BTreeMap<FlowId, Socket>,
     /// Names of the threads that occur, of those outside of the subject too where they are known.
-    pub names: HashMap<u32, Names>,
+    pub names: BTreeMap<u32, Names>,
     /// Titles that processes have given themselves (setproctitle), such as `postgres: shop web [local] idle in transaction`.
-    pub titles: HashMap<u32, String>,
+    pub titles: BTreeMap<u32, String>,
     /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
-    pub unobserved_ends: HashMap<FlowId, Holder>,
+    pub unobserved_ends: BTreeMap<FlowId, Holder>,
     /// Of sessions of a database that wait for a lock, the one that holds it: it waits for its client.
-    pub lock_holders: HashMap<u32, u32>,
+    pub lock_holders: BTreeMap<u32, u32>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
-    pub mutex_owners: HashMap<u32, u32>,
+    pub mutex_owners: BTreeMap<u32, u32>,
     /// Of processes that were stopped, who did it: `kill 812 (SIGSTOP)`, `gdb 90 (ptrace)`, where that was seen.
-    pub stopped_by: HashMap<u32, String>,
+    pub stopped_by: BTreeMap<u32, String>,
     /// Processes whose threads were observed, with the time from which they were.
-    pub observed_pids: HashMap<u32, u64>,
-    /// The path of what a descriptor refers to, by process and descriptor number.
-    pub files: HashMap<(u32, i32), String>,
+    pub observed_pids: BTreeMap<u32, u64>,
+    /// The path of the object behind a descriptor, by process and descriptor number.
+    #[serde(with = "columns::files")]
+    pub files: BTreeMap<(u32, i32), String>,
     /// Names of system calls by number, of those that occur.
-    pub syscalls: HashMap<i32, String>,
+    pub syscalls: BTreeMap<i32, String>,
     /// Processes the user asked about; what others do is followed only from there.
-    pub asked_pids: HashSet<u32>,
+    pub asked_pids: BTreeSet<u32>,
     /// Ports the user asked about; empty: all of `asked_pids`.
     pub asked_ports: Vec<u16>,
+    /// Times off the CPU that were left out of a saved case, because no followed request has to do with them.
+    pub left_out: u64,
+    /// Where times were left out: by process, the thread that ended most of the time its threads slept in futex.
+    pub usual_wakers: BTreeMap<u32, u32>,
+}
+
+impl Timeline {
+    /// Times off the CPU and calls.
+    pub fn events(&self) -> usize {
+        self.off_cpu.values().map(Vec::len).sum::<usize>() + self.calls.values().map(Vec::len).sum::<usize>()
+    }
 }
