@@ -75,8 +75,17 @@ impl Meter {
     pub fn cost(&mut self, now: u64, reading: Reading) -> Cost {
         let cpus = host::cpus();
         let idle = self.idle.as_mut().map_or(0.0, |meter| meter.measure(now));
-        let Some(slice) = self.slice else { return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle } };
-        Cost { kernel_ns: self.spent(&slice, reading), elapsed_ns: now.saturating_sub(slice.at), cpus, idle }
+        let Some(slice) = self.slice else {
+            return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle, events: 0, request_ns: None };
+        };
+        Cost {
+            kernel_ns: self.spent(&slice, reading),
+            elapsed_ns: now.saturating_sub(slice.at),
+            cpus,
+            idle,
+            events: reading.events.saturating_sub(slice.reading.events),
+            request_ns: None,
+        }
     }
 
     fn spent(&self, slice: &SliceBegin, reading: Reading) -> u64 {

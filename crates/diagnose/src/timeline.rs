@@ -10,6 +10,7 @@ use parshall_bpf::diagnose::thread::fd_kind;
 use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWire, WakerContext};
 use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::observe::follow::ends;
+use parshall_core::observe::under_way::UnderWay;
 use parshall_evidence::timeline::{EVENTS_MAX, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
@@ -29,6 +30,10 @@ pub struct Events {
     processes: HashMap<u32, u32>,
     /// Numbers of the addresses that datagrams came from or went to.
     peers: HashMap<SocketAddr, u64>,
+    /// Connections that were accepted, as far as that is known meanwhile.
+    served: HashSet<FlowId>,
+    /// The requests so far, for the length of slices.
+    requests: UnderWay,
     /// Events that have arrived, those that were not kept too.
     pub arrived: u64,
     kept: usize,
@@ -92,6 +97,8 @@ impl Default for Events {
             closed: HashMap::new(),
             processes: HashMap::new(),
             peers: HashMap::new(),
+            served: HashSet::new(),
+            requests: UnderWay::default(),
             arrived: 0,
             kept: 0,
             limit: EVENTS_MAX,
@@ -101,6 +108,21 @@ impl Default for Events {
 }
 
 impl Events {
+    /// Connections that were accepted before the window.
+    pub fn know_served(&mut self, sockets: impl IntoIterator<Item = FlowId>) {
+        self.served.extend(sockets);
+    }
+
+    /// The time that a request takes on average, as far as was seen by `now`.
+    pub fn mean_request_ns(&self, now: u64) -> Option<u64> {
+        self.requests.mean_ns(now)
+    }
+
+    /// A slice ended.
+    pub fn slice_ended(&mut self, at: u64) {
+        self.requests.slice_ended(at);
+    }
+
     /// A thread was off the CPU.
     pub fn take_off_cpu(&mut self, wire: &OffCpuWire) {
         self.arrived += 1;
@@ -133,6 +155,13 @@ impl Events {
 
     /// A call moved data on a TCP socket, or accepted one.
     pub fn take_call(&mut self, wire: &CallWire) {
+        if wire.op == OP_ACCEPT {
+            self.served.insert(wire.cookie);
+        } else if (wire.op == OP_RECEIVE) == self.served.contains(&wire.cookie) {
+            self.requests.asked(wire.cookie, wire.since);
+        } else {
+            self.requests.replied(wire.cookie, wire.since);
+        }
         self.push_call(wire, 0);
     }
 
@@ -161,6 +190,7 @@ impl Events {
 
     /// A TCP socket closed.
     pub fn take_closed(&mut self, dump: &FlowDump) {
+        self.served.remove(&dump.flow.cookie);
         if self.closed.len() < CLOSED_MAX && self.calls.contains_key(&dump.flow.cookie) {
             let (local, remote) = dump.addresses();
             let end = End {

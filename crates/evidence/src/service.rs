@@ -32,7 +32,7 @@ pub struct Service {
     /// such a service: the judge makes it of [`crate::Waiting`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waited: bool,
-    /// Requests that were answered in the observed time.
+    /// Requests that were answered in the observed time, those included that had begun before a slice.
     pub requests: u64,
     /// Requests that arrived and had no reply when the window ended.
     pub unanswered: u64,
@@ -50,11 +50,14 @@ pub struct Service {
     pub moved: u64,
     /// Time that the counts cover: the sum of the slices.
     pub observed_ns: u64,
-    /// Median time from the arrival of a request to the beginning of its reply.
-    pub p50_ns: u64,
+    /// Median time from the arrival of a request to the beginning of its reply, requests included of which the end of a slice cut the
+    /// rest; None where what was seen does not tell.
+    #[serde(default)]
+    pub p50_ns: Option<u64>,
     /// 99th percentile of it.
-    pub p99_ns: u64,
-    /// Sum of the times of all requests, those without a reply included as far as they were seen. Divided by `observed_ns` it is
+    #[serde(default)]
+    pub p99_ns: Option<u64>,
+    /// Sum of the times of all requests, those included that a slice cut, as far as they were seen. Divided by `observed_ns` it is
     /// the mean number of outstanding requests (Little's law).
     pub outstanding_ns: u64,
     /// Time in which at least one request was being worked on (read, and not answered).

@@ -5,10 +5,13 @@
 //! the method see wPerf, OSDI 2018, which does it for all threads of one process), `path` adds many up, and [`services`] puts
 //! the whole together. [`reduced`] is the part of a timeline that the same services can be found in.
 mod index;
+mod latency;
 mod path;
 mod reduce;
 mod requests;
 mod service;
+#[cfg(test)]
+mod sliced;
 #[cfg(test)]
 mod tests;
 mod walk;

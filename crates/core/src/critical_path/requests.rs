@@ -1,7 +1,7 @@
 //! Requests, cut out of the calls on a socket: what was received is a request until something is sent.
 //!
-//! A slice shows only a part of the time. What a slice cut at its begin is not counted, what it cut at its end counts as
-//! outstanding until then, and what had no reply when its connection closed until that.
+//! A slice shows only a part of the time. A request that it cut at its end counts as outstanding until then, and one that had no
+//! reply when its connection closed until that. Of one that it cut at its begin only the rest is known ([`Request::cut`]).
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
@@ -25,6 +25,28 @@ pub struct Request {
     pub end_ns: u64,
     /// The thread that replied; None when no reply was seen.
     pub reply_tid: Option<u32>,
+    /// It may have begun before the slice: how long it took, and for what, is not known.
+    pub cut: bool,
+}
+
+/// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
+/// long as requests take (`observe::slice`).
+const CUT_WITHIN: u64 = 3;
+
+/// One of several slices.
+#[derive(Debug, Clone, Copy)]
+struct Slice {
+    begin: u64,
+    end: u64,
+    /// Data that arrives up to here may continue what began before the slice. The window's only slice sees nearly all from their begin.
+    cut_until: u64,
+}
+
+fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
+    slices.iter().map(|&(begin, end)| {
+        let cut_until = if slices.len() > 1 { begin + end.saturating_sub(begin) / CUT_WITHIN } else { begin };
+        Slice { begin, end, cut_until }
+    })
 }
 
 impl Request {
@@ -37,32 +59,35 @@ impl Request {
 /// The requests that arrived at a served socket, in order of their arrival. `slices` are in order and disjoint.
 pub fn served(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
     let mut requests = Vec::new();
-    for &slice in slices {
+    let asked = calls.iter().any(|call| call.op == Op::Receive);
+    for slice in each_slice(slices) {
         let within = in_slice(calls, slice);
-        let until = socket.closed_ns.map_or(slice.1, |at| at.clamp(slice.0, slice.1));
+        let until = socket.closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
         if socket.udp {
             datagrams(id, within, slice, &mut requests);
-        } else {
-            stream(id, within, (slice.0, until), &mut requests);
+        } else if asked {
+            stream(id, within, Slice { end: until, ..slice }, &mut requests);
         }
     }
     requests
 }
 
-fn in_slice(calls: &[SocketCall], (begin, end): (u64, u64)) -> &[SocketCall] {
-    let from = calls.partition_point(|c| c.at_ns < begin);
-    let to = calls.partition_point(|c| c.at_ns <= end);
+fn in_slice(calls: &[SocketCall], slice: Slice) -> &[SocketCall] {
+    let from = calls.partition_point(|c| c.at_ns < slice.begin);
+    let to = calls.partition_point(|c| c.at_ns <= slice.end);
     calls.get(from..to).unwrap_or(&[])
 }
 
-fn stream(id: FlowId, calls: &[SocketCall], (begin, end): (u64, u64), requests: &mut Vec<Request>) {
+fn stream(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
+    let Slice { begin, end, cut_until } = slice;
     let mut open: Option<Request> = None;
     let mut accepted: Option<(u64, u64, u32)> = None;
-    for call in calls {
+    for (n, call) in calls.iter().enumerate() {
         match call.op {
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
             Op::Receive if open.is_none() => {
                 let mut request = begun(id, call, begin);
+                request.cut = begin < cut_until && (call.since_ns < begin || n == 0 && request.arrived_ns < cut_until);
                 if let Some((established_ns, at_ns, tid)) = accepted.take() {
                     // What arrives with the end of the handshake waits for accept() too.
                     request.arrived_ns = request.arrived_ns.max(established_ns.max(begin));
@@ -72,17 +97,22 @@ fn stream(id: FlowId, calls: &[SocketCall], (begin, end): (u64, u64), requests: 
             }
             Op::Receive => {}
             Op::Send => {
-                if let Some(request) = open.take() {
-                    requests.push(replied(request, call));
-                }
+                let cut = (n == 0 && begin < cut_until).then(|| under_way(id, call, begin));
+                requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
         }
     }
     requests.extend(open.map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
 }
 
+/// A request that was under way when the slice began, by the call that ended it.
+fn under_way(id: FlowId, call: &SocketCall, begin: u64) -> Request {
+    Request { arrived_ns: begin, read_ns: begin, end_ns: begin, cut: true, ..begun(id, call, begin) }
+}
+
 /// Each datagram received is a request. The peer's address pairs it with its reply; where it is unknown, replies come in order.
-fn datagrams(id: FlowId, calls: &[SocketCall], (begin, end): (u64, u64), requests: &mut Vec<Request>) {
+fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
+    let Slice { begin, end, .. } = slice;
     let first = requests.len();
     let mut open: HashMap<u64, std::collections::VecDeque<usize>> = HashMap::new();
     for call in calls {
@@ -111,6 +141,7 @@ fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
         read_tid: call.tid,
         end_ns: call.at_ns,
         reply_tid: None,
+        cut: false,
     }
 }
 
@@ -122,18 +153,23 @@ fn replied(request: Request, call: &SocketCall) -> Request {
 /// is the thread that sent it, and `reply_tid` the one that received the reply.
 pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
     let mut requests = Vec::new();
-    for &(begin, end) in slices {
+    let asks = calls.iter().any(|call| call.op == Op::Send);
+    for slice in each_slice(slices) {
+        let Slice { begin, end, cut_until } = slice;
         let mut open: Option<Request> = None;
-        for call in in_slice(calls, (begin, end)) {
-            match (call.op, open) {
-                (Op::Send, None) => {
+        for (n, call) in in_slice(calls, slice).iter().enumerate() {
+            match call.op {
+                Op::Send if open.is_none() => {
                     let at = call.since_ns.max(begin);
-                    open = Some(Request { arrived_ns: at, read_ns: at, ..begun(id, call, begin) });
+                    let cut = n == 0 && at < cut_until;
+                    open = Some(Request { arrived_ns: at, read_ns: at, cut, ..begun(id, call, begin) });
                 }
-                (Op::Receive, Some(request)) => {
-                    let end_ns = call.since_ns.max(request.arrived_ns);
-                    requests.push(Request { end_ns, reply_tid: Some(call.tid), ..request });
-                    open = None;
+                Op::Receive => {
+                    let cut = (n == 0 && asks && begin < cut_until).then(|| under_way(id, call, begin));
+                    requests.extend(open.take().or(cut).map(|request| {
+                        let end_ns = call.since_ns.max(request.arrived_ns);
+                        Request { end_ns, reply_tid: Some(call.tid), ..request }
+                    }));
                 }
                 _ => {}
             }
@@ -168,11 +204,11 @@ mod tests {
 
     #[test]
     fn what_slices_cut_is_not_joined() {
-        // The reply to what came in the gap is no request of the second slice.
+        // Of what came before the second slice only the rest is known.
         let calls = [call(Op::Receive, 90, 92), call(Op::Send, 210, 211), call(Op::Receive, 190, 230)];
         let requests = served(1, &served_socket(7000), &calls, &[(0, 100), (200, 300)]);
-        let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.end_ns, r.reply_tid)).collect();
-        assert_eq!(times, [(90, 100, None), (200, 300, None)]);
+        let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.end_ns, r.reply_tid, r.cut)).collect();
+        assert_eq!(times, [(90, 100, None, false), (200, 210, Some(7), true), (200, 300, None, true)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use parshall_evidence::{FlowId, PathPart, Service, Transport};
 
 use super::index::Index;
+use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
 use super::walk;
@@ -104,8 +105,13 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let pids = pids(index, &all, members);
     let since = pids.iter().filter_map(|pid| timeline.observed_pids.get(pid)).min().copied().unwrap_or(0);
     let answered: Vec<&Request> = all.iter().filter(|r| r.reply_tid.is_some() && !is_abandoned(index, r)).collect();
-    let mut times: Vec<u64> = answered.iter().map(|r| r.ns()).collect();
-    times.sort_unstable();
+    let outstanding_ns = all.iter().fold(0u64, |sum, r| sum.saturating_add(r.ns()));
+    let sliced = timeline.slices.len() > 1 && !answered.is_empty();
+    let seen = |r: &Request| Seen { ns: r.ns(), whole: r.reply_tid.is_some() && !is_abandoned(index, r) };
+    let latency = latency::estimate(
+        all.iter().filter(|r| !r.cut).map(seen).collect(),
+        sliced.then(|| outstanding_ns as f64 / answered.len() as f64),
+    );
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
     let waits = |r: &&Request| r.reply_tid.is_none() && r.end_ns >= last_slice.1 && !is_abandoned(index, r);
     let waiting = all.iter().filter(waits);
@@ -128,9 +134,9 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         moved: moved(&all),
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
         observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
-        p50_ns: rank(&times, 0.5),
-        p99_ns: rank(&times, 0.99),
-        outstanding_ns: all.iter().map(Request::ns).sum(),
+        p50_ns: latency.p50_ns,
+        p99_ns: latency.p99_ns,
+        outstanding_ns,
         working_ns: Spans::union(spans.clone()).covered(0, u64::MAX),
         worked_ns: spans.iter().map(|(begin, end)| end - begin).sum(),
         reply_gap_p10_ns: rank(&gaps, 0.1),
@@ -152,19 +158,22 @@ fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
 }
 
 /// The requests whose time is followed: those that were answered, and those that the end of a slice cut after a time that few of
-/// these take. What the others were about to wait for does not show. If most of the time went to requests that were cut, all.
+/// these take. What the others were about to wait for does not show. If most of the time went to requests that were cut, all. Of those
+/// that may have begun before their slice, what they waited for at first is not known: they are followed only where there are no others.
 ///
 /// Without the long ones, a slice that is shorter than some requests would only tell of the others.
 fn telling(all: &[Request]) -> Vec<Request> {
-    let mut times: Vec<u64> = all.iter().filter(|r| r.reply_tid.is_some()).map(Request::ns).collect();
+    let all_cut = all.iter().all(|r| r.cut);
+    let begun = || all.iter().filter(|r| !r.cut || all_cut);
+    let mut times: Vec<u64> = begun().filter(|r| r.reply_tid.is_some()).map(Request::ns).collect();
     times.sort_unstable();
     let whole: u64 = times.iter().sum();
-    let cut: u64 = all.iter().map(Request::ns).sum::<u64>() - whole;
+    let cut: u64 = begun().map(Request::ns).sum::<u64>() - whole;
     if whole < cut {
-        return all.to_vec();
+        return begun().copied().collect();
     }
     let long = LONG_TIMES * rank(&times, 0.5);
-    all.iter().filter(|r| r.reply_tid.is_some() || r.ns() > long).copied().collect()
+    begun().filter(|r| r.reply_tid.is_some() || r.ns() > long).copied().collect()
 }
 
 fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<PathPart>) {

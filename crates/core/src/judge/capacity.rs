@@ -16,10 +16,7 @@ pub fn full(facts: &Facts<'_>) -> Option<String> {
         facts.requests.counted().filter(|s| s.rec.requests > 0).max_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
     let rate = units::count_f(ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9));
     let what = quota(facts).or_else(|| thread(facts)).or_else(|| cpus(facts)).or_else(|| workers(service))?;
-    Some(format!(
-        "At {rate} requests/s (p50 {}) nothing is slow, and {what}",
-        units::duration(service.rec.p50_ns as f64)
-    ))
+    Some(format!("At {rate} requests/s of {} nothing is slow, and {what}", units::duration(service.typical_ns())))
 }
 
 fn quota(facts: &Facts<'_>) -> Option<String> {

@@ -411,11 +411,13 @@ fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     if let Some(service) = facts.requests.counted().find(|s| s.rec.requests > 0) {
         let rate = ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9);
+        let percentile = |name: &str, ns: Option<u64>| ns.map(|ns| format!(", {name} {}", units::duration(ns as f64)));
+        let mean = || Some(format!(", {} each on average", units::duration(service.typical_ns())));
         return format!(
-            "No time worth naming was lost: {} requests/s, p50 {}, p99 {}.",
+            "No time worth naming was lost: {} requests/s{}{}.",
             units::decimal(rate),
-            units::duration(service.rec.p50_ns as f64),
-            units::duration(service.rec.p99_ns as f64)
+            percentile("p50", service.rec.p50_ns).or_else(mean).unwrap_or_default(),
+            percentile("p99", service.rec.p99_ns).unwrap_or_default()
         );
     }
     let active = facts.flows.iter().filter(|f| f.shape != Shape::Idle).map(|f| f.rec.connections()).sum();

@@ -91,8 +91,8 @@ fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -
         followed: service.followed,
         requests_per_s: ratio(service.requests as f64, seconds),
         // Without a request that was answered there is no time that one took.
-        p50_ms: if answered { service.p50_ns as f64 / 1e6 } else { 0.0 },
-        p99_ms: if answered { service.p99_ns.max(service.p50_ns) as f64 / 1e6 } else { 0.0 },
+        p50_ms: if answered { service.p50_ns.unwrap_or(0) as f64 / 1e6 } else { 0.0 },
+        p99_ms: if answered { service.p99_ns.max(service.p50_ns).unwrap_or(0) as f64 / 1e6 } else { 0.0 },
         outstanding: fact.outstanding,
         unanswered: service.unanswered,
         unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },

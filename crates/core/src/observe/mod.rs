@@ -6,3 +6,4 @@ pub mod follow;
 pub mod owned;
 pub mod signals;
 pub mod slice;
+pub mod under_way;

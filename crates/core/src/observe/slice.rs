@@ -27,6 +27,10 @@ const FIRST_CHECK_ALARM: f64 = 0.05;
 const SETTLE_NS: Ns = 130_000_000;
 /// How long a judgement of the cost holds while a slice goes on.
 const RECHECK_NS: Ns = 250_000_000;
+/// Below this rate of events probing is cheap, whatever a busy host makes their run times look like.
+const EVENTS_PER_S_FREE: u64 = 1_000;
+/// A slice is at least this many times as long as requests take on average: of shorter ones it would cut too many.
+const REQUESTS_PER_SLICE: Ns = 3;
 /// Dispatch of tracepoints costs about half as much again as the programs' own run time.
 const DISPATCH_FACTOR: f64 = 1.5;
 /// Share of the CPUs that may go into probing on a busy host.
@@ -45,6 +49,10 @@ pub struct Cost {
     pub cpus: u32,
     /// Idle share of the host's CPU time.
     pub idle: f64,
+    /// Events that the probes handled in this time.
+    pub events: u64,
+    /// The time that requests take on average, by Little's law; None while none was seen.
+    pub request_ns: Option<Ns>,
 }
 
 impl Cost {
@@ -52,6 +60,11 @@ impl Cost {
     pub fn share(&self) -> f64 {
         let capacity = self.elapsed_ns as f64 * f64::from(self.cpus.max(1));
         if capacity > 0.0 { self.kernel_ns as f64 * DISPATCH_FACTOR / capacity } else { 0.0 }
+    }
+
+    /// So few events come that probing them costs nothing worth saving.
+    fn is_free(&self) -> bool {
+        self.events.saturating_mul(1_000_000_000) < self.elapsed_ns.saturating_mul(EVENTS_PER_S_FREE)
     }
 
     /// What was spent after the first `elapsed_ns` of a slice, which took `kernel_ns`.
@@ -136,8 +149,14 @@ impl SlicePlan {
                 if self.first {
                     self.judged = (cost.elapsed_ns, cost.kernel_ns);
                 }
-                if duty >= 1.0 {
+                if duty >= 1.0 || cost.is_free() {
                     self.relook_at = now + RECHECK_NS;
+                    return Step::Keep;
+                }
+                let whole_requests = cost.request_ns.map_or(0, |ns| ns.saturating_mul(REQUESTS_PER_SLICE));
+                let least_ns = whole_requests.min(self.gap_max);
+                if now < since.saturating_add(least_ns) {
+                    self.relook_at = since + least_ns;
                     return Step::Keep;
                 }
                 if self.first && !was_above {
@@ -145,7 +164,7 @@ impl SlicePlan {
                     self.relook_at = warm.max(now + FIRST_CHECK_NS);
                     return Step::Keep;
                 }
-                self.slice_ns = if full >= EXPENSIVE { SLICE_EXPENSIVE_NS } else { self.slice_full };
+                self.slice_ns = if full >= EXPENSIVE { SLICE_EXPENSIVE_NS } else { self.slice_full }.max(least_ns);
                 self.pause(now, since, duty);
                 Step::Pause
             }
@@ -170,6 +189,11 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
+    /// Many events, of requests whose length is not known.
+    fn cost() -> Cost {
+        Cost { kernel_ns: 0, elapsed_ns: 0, cpus: 2, idle: 0.0, events: 1_000_000, request_ns: None }
+    }
+
     /// Runs a plan over `window` with a given cost of full-time probing; returns (observed, slices).
     fn run(window: Ns, cores_full_time: f64, idle: f64) -> (Ns, u32) {
         let (mut plan, mut observed, mut slices) = (SlicePlan::new(0, window), 0, 1);
@@ -179,7 +203,7 @@ mod tests {
             now += 10 * MS;
             let elapsed = since.map_or(0, |s| now - s);
             let kernel_ns = (elapsed as f64 * cores_full_time) as u64;
-            match plan.step(now, Cost { kernel_ns, elapsed_ns: elapsed, cpus: 2, idle }) {
+            match plan.step(now, Cost { kernel_ns, elapsed_ns: elapsed, cpus: 2, idle, ..cost() }) {
                 Step::Pause => {
                     observed += elapsed;
                     since = None;
@@ -241,9 +265,40 @@ mod tests {
             for now in (1..100).map(|tick| tick * 10 * MS) {
                 // 0.1 % of a CPU, and 12 ms in which the CPU was taken away in a program.
                 let kernel_ns = now / 1_000 + if now >= pause_at { 12 * MS } else { 0 };
-                let cost = Cost { kernel_ns, elapsed_ns: now, cpus: 2, idle: 0.0 };
+                let cost = Cost { kernel_ns, elapsed_ns: now, cpus: 2, idle: 0.0, ..cost() };
                 assert_eq!(plan.step(now, cost), Step::Keep, "a pause at {pause_at}: {now}");
             }
+        }
+    }
+
+    #[test]
+    fn slices_hold_whole_requests() {
+        let length = |request_ns| {
+            let (mut plan, mut lengths, mut since) = (SlicePlan::new(0, 5_000 * MS), Vec::new(), 0);
+            for now in (1..500).map(|tick| tick * 10 * MS) {
+                let elapsed_ns = now - since;
+                let cost = Cost { kernel_ns: elapsed_ns / 2, elapsed_ns, request_ns, ..cost() };
+                match plan.step(now, cost) {
+                    Step::Pause => lengths.push(elapsed_ns),
+                    Step::Resume => since = now,
+                    Step::Keep => {}
+                }
+            }
+            lengths.into_iter().min().expect("a slice ended")
+        };
+        assert_eq!(length(None), 40 * MS);
+        assert_eq!(length(Some(44 * MS)), 140 * MS);
+        // At most a quarter of the window, or the others would be too far away.
+        assert_eq!(length(Some(5_000 * MS)), 1_250 * MS);
+    }
+
+    #[test]
+    fn a_service_with_few_events_is_not_sliced() {
+        let mut plan = SlicePlan::new(0, 1_000 * MS);
+        for now in (1..100).map(|tick| tick * 10 * MS) {
+            // 12 requests a second with some events each, on a host whose clock says that they cost 4 % of a CPU.
+            let cost = Cost { kernel_ns: now / 25, elapsed_ns: now, events: now / (5 * MS), ..cost() };
+            assert_eq!(plan.step(now, cost), Step::Keep, "{now}");
         }
     }
 

@@ -95,8 +95,8 @@ impl ServiceBuilder {
             opened: 0,
             moved: 0,
             observed_ns: WINDOW_NS,
-            p50_ns: 0,
-            p99_ns: 0,
+            p50_ns: None,
+            p99_ns: None,
             outstanding_ns: 0,
             working_ns: WINDOW_NS,
             worked_ns: 0,
@@ -116,7 +116,7 @@ impl ServiceBuilder {
         let ns = (p50_ms * 1e6) as u64;
         let record = &mut self.record;
         (record.requests, record.followed_requests) = (n, n);
-        (record.p50_ns, record.p99_ns) = (ns, ns * 2);
+        (record.p50_ns, record.p99_ns) = (Some(ns), Some(ns * 2));
         record.outstanding_ns += n * ns;
         record.worked_ns = record.outstanding_ns;
         self

@@ -101,6 +101,16 @@ impl Script {
         self
     }
 
+    /// All calls on a socket, in any order.
+    pub fn calls(mut self, socket: u64, calls: impl IntoIterator<Item = (u32, Op, u64, u64)>) -> Script {
+        let call = |(tid, op, since_ns, at_ns)| SocketCall { socket, tid, op, since_ns, at_ns, bytes: 100, peer: 0 };
+        let mut calls: Vec<SocketCall> = calls.into_iter().map(call).collect();
+        calls.iter().for_each(|call| self.thread(call.tid));
+        calls.sort_by_key(|call| call.at_ns);
+        self.timeline.calls.insert(socket, calls);
+        self
+    }
+
     /// A thread slept in a call until it was woken, and ran at once.
     pub fn sleeps(self, tid: u32, begin_ns: u64, end_ns: u64, syscall: i32, waker: Waker) -> Script {
         self.off(OffCpu { syscall, waker, ..off(tid, begin_ns, end_ns, end_ns) })

@@ -17,11 +17,11 @@ use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::owned::{Owned, of_subject};
-use parshall_core::observe::slice::{SlicePlan, Step};
+use parshall_core::observe::slice::{Cost, SlicePlan, Step};
 use parshall_core::units;
 use parshall_evidence::{
-    CAPTURE_SCHEMA, Capture, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot, ThreadRecord,
-    Unseen,
+    CAPTURE_SCHEMA, Capture, FlowId, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot,
+    ThreadRecord, Unseen,
 };
 
 use super::cgroup;
@@ -135,6 +135,8 @@ impl Session {
         let mut meter = Meter::new(probes.start_timing());
         let counters0 = probes.counters();
         let net0 = probes.net_counts().into_iter().collect();
+        let mut timeline = timeline::Events::default();
+        timeline.know_served(served(resolved));
         let before = reading(&probes);
         let begin = probes.begin_slice()?;
         meter.begin(begin, before);
@@ -143,7 +145,7 @@ impl Session {
             listeners: resolved.listeners.union(follower.listeners()).copied().collect(),
             follower,
             records: Records::new(options.name_all),
-            timeline: timeline::Events::default(),
+            timeline,
             begin,
             end: begin,
             first_flows,
@@ -192,7 +194,8 @@ impl Session {
             if now < plan.due_at() {
                 continue;
             }
-            match plan.step(now, self.meter.cost(now, reading(&self.probes))) {
+            let cost = self.meter.cost(now, reading(&self.probes));
+            match plan.step(now, Cost { request_ns: self.timeline.mean_request_ns(now), ..cost }) {
                 Step::Keep => {}
                 Step::Pause => self.pause()?,
                 Step::Resume => self.resume()?,
@@ -293,6 +296,7 @@ impl Session {
     fn end_slice(&mut self) -> u64 {
         let end = self.probes.end_slice();
         self.meter.end(end, reading(&self.probes));
+        self.timeline.slice_ended(end);
         end
     }
 
@@ -445,6 +449,13 @@ impl Session {
 fn unseen(probes: &Probes) -> Vec<Unseen> {
     let causes = |lost: &Missing| lost.causes.iter().map(|id| (*id).to_owned()).collect();
     probes.lost().iter().map(|lost| Unseen { what: lost.to_string(), causes: causes(lost) }).collect()
+}
+
+/// The connections of the subject that arrived at its listeners.
+fn served(resolved: &Resolved) -> impl Iterator<Item = FlowId> {
+    let arrived = |netns, port| resolved.listeners.contains(&(netns, port));
+    let open = resolved.sockets.iter().filter(|sock| !sock.listening);
+    open.filter(move |sock| arrived(sock.netns, sock.local.port())).filter_map(|sock| sock.cookie)
 }
 
 /// The figures of the tracked sockets now: an account of 2 kB is kept of each at the end only.

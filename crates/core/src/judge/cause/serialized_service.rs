@@ -28,7 +28,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         waits.share_words(),
         units::decimal(waits.service.outstanding),
         units::duration(gap),
-        units::duration(rec.p50_ns as f64),
+        units::duration(waits.service.typical_ns()),
         named(waits.leaf)
     );
     let evidence = vec![

@@ -19,14 +19,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let summary = format!("{}: {} {function}, {} a request.", waits.share_words(), named(leaf), waits.each());
     let rec = waits.service.rec;
-    let evidence = vec![
-        words::valued(
-            "p99 of the request time, in medians",
-            crate::stats::ratio(rec.p99_ns as f64, rec.p50_ns as f64),
-            "times",
-        ),
-        words::valued("median time between replies while others wait", rec.reply_gap_p50_ns as f64 / 1e6, "ms"),
-    ];
+    let spread = rec.p99_ns.zip(rec.p50_ns).map(|(p99, p50)| {
+        let medians = crate::stats::ratio(p99 as f64, p50 as f64);
+        words::valued("p99 of the request time, in medians", medians, "times")
+    });
+    let gap = words::valued("median time between replies while others wait", rec.reply_gap_p50_ns as f64 / 1e6, "ms");
+    let evidence = spread.into_iter().chain([gap]).collect();
     let fix = format!(
         "Shorten or remove this wait in {} (a sleep, a poll interval, a retry delay, a rate limit), or wake on the event instead.",
         units::or(&leaf.process, "the program")

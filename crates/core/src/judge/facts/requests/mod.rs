@@ -162,6 +162,11 @@ impl<'a> ServiceFact<'a> {
         seen_requests(self.rec)
     }
 
+    /// The time that a request takes, nanoseconds: the median, or the mean by Little's law where the median is not known.
+    pub fn typical_ns(&self) -> f64 {
+        typical_ns(self.rec)
+    }
+
     /// Time lost of its requests; 0 unless the service is slow.
     pub fn lost_ns(&self) -> f64 {
         if !self.slow {
@@ -199,6 +204,10 @@ impl<'a> ServiceFact<'a> {
             }
         }
     }
+}
+
+fn typical_ns(rec: &Service) -> f64 {
+    rec.p50_ns.map_or_else(|| ratio(rec.outstanding_ns as f64, seen_requests(rec) as f64), |ns| ns as f64)
 }
 
 fn seen_requests(rec: &Service) -> u64 {

@@ -398,7 +398,7 @@ fn is_serial(service: &Service, outstanding: f64) -> bool {
     // The more are outstanding, the less likely timers that run side by side are evenly spaced by chance.
     let alike = if outstanding >= 5.0 { 0.60 } else { 0.75 };
     let even = p50 > 0 && p10 as f64 >= alike * p90 as f64;
-    even && outstanding >= 2.5 && service.p50_ns as f64 >= 1.5 * p50 as f64
+    even && outstanding >= 2.5 && super::typical_ns(service) >= 1.5 * p50 as f64
 }
 
 fn is_queued(part: &PartFact<'_>) -> bool {
