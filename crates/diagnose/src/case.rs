@@ -52,18 +52,18 @@ fn packed(capture: &Capture) -> anyhow::Result<Vec<u8>> {
 pub fn read(path: &Path) -> anyhow::Result<Capture> {
     let bytes = read_bounded(path, CASE_BYTES_MAX).map_err(|error| unreadable(path, &error))?;
     let Some(bytes) = bytes else { return Err(too_large(path, "is").into()) };
-    let capture: Capture = unpacked(&bytes).map_err(|error| refused(path, &bytes, &error))?;
+    let capture: Capture = unpacked(&bytes, CASE_BYTES_MAX).map_err(|error| refused(path, &bytes, &error))?;
     if !compat::is_known(&capture.schema) {
         return Err(unknown_format(path, &capture.schema).into());
     }
     Ok(compat::migrate(capture))
 }
 
-/// The JSON in a file, compressed or not, as a value.
-fn unpacked<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
+/// The JSON in a file, compressed or not, as a value. Compressed JSON of more than `max` bytes is refused.
+fn unpacked<T: DeserializeOwned>(bytes: &[u8], max: u64) -> serde_json::Result<T> {
     if bytes.starts_with(&ZSTD_MAGIC) {
         let decoder = zstd::Decoder::with_buffer(bytes).map_err(serde_json::Error::io)?;
-        serde_json::from_reader(BufReader::new(Limited { inner: decoder, left: CASE_BYTES_MAX }))
+        serde_json::from_reader(BufReader::new(Limited { inner: decoder, left: max }))
     } else {
         serde_json::from_slice(bytes)
     }
@@ -119,7 +119,7 @@ fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
     if error.io_error_kind() == Some(io::ErrorKind::FileTooLarge) {
         return too_large(path, "is, once uncompressed,");
     }
-    match unpacked::<Head>(bytes) {
+    match unpacked::<Head>(bytes, CASE_BYTES_MAX) {
         Ok(head) if !compat::is_known(&head.schema) => unknown_format(path, &head.schema),
         Ok(_) => UserError::new(format!("{} is damaged: {error}", path.display()), HINT),
         Err(error) => UserError::new(format!("{} is not a saved case: {error}", path.display()), HINT),
@@ -147,6 +147,29 @@ mod tests {
         read(file.path()).expect_err("refused").downcast().expect("for the user")
     }
 
+    fn recorded() -> Capture {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../parshall/tests/recordings/timer-wait.json");
+        read(&path).expect("a case of the first format")
+    }
+
+    #[test]
+    fn a_case_of_the_first_format_becomes_one_of_todays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("redis.case");
+        let old = recorded();
+        assert!(old.schema == CAPTURE_SCHEMA && old.timeline.is_none() && !old.services.is_empty());
+        let with_timeline = with_timeline(&old, Timeline { slices: vec![(0, 5)], ..Timeline::default() });
+        write(&with_timeline, create(&path).expect("a file")).expect("saved");
+        let read = read(&path).expect("a case");
+        assert_eq!(read, Capture { services: Vec::new(), ..with_timeline });
+    }
+
+    #[test]
+    fn a_full_disk_is_said() {
+        let error = write(&recorded(), create(Path::new("/dev/full")).expect("a device")).expect_err("it is full");
+        assert!(error.to_string().contains("/dev/full cannot be written: No space left"), "{error}");
+    }
+
     #[test]
     fn a_file_larger_than_any_case_is_not_read() {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -160,14 +183,18 @@ mod tests {
 
     #[test]
     fn a_small_file_with_more_json_than_any_case_is_refused() {
-        // White space before the end of a document is JSON.
-        let mut encoder = zstd::Encoder::new(b"".to_vec(), 1).expect("an encoder");
-        encoder.write_all(b"{\"schema\":").expect("memory");
-        io::copy(&mut io::repeat(b' ').take(CASE_BYTES_MAX + 1), &mut encoder).expect("memory");
-        let bomb = encoder.finish().expect("memory");
-        assert!(bomb.len() < 1 << 20);
-        let error = refusal(&bomb);
-        assert!(error.what.ends_with("is, once uncompressed, larger than any saved case (512 MiB)"), "{error:?}");
+        // White space within a document is JSON.
+        let bomb = |spaces| {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 1).expect("an encoder");
+            encoder.write_all(b"[").expect("memory");
+            io::copy(&mut io::repeat(b' ').take(spaces), &mut encoder).expect("memory");
+            encoder.write_all(b"]").expect("memory");
+            encoder.finish().expect("memory")
+        };
+        assert!(unpacked::<Vec<u8>>(&bomb(1 << 20), (1 << 20) + 2).expect("just small enough").is_empty());
+        let error = unpacked::<Vec<u8>>(&bomb(1 << 20), (1 << 20) + 1).expect_err("too large");
+        let refused = refused(Path::new("bomb.case"), &[], &error);
+        assert_eq!(refused.what, "bomb.case is, once uncompressed, larger than any saved case (512 MiB)");
     }
 
     #[test]
