@@ -2,6 +2,7 @@
 use parshall_evidence::{Chain, Confidence, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
+use crate::judge::facts::requests::ServiceFact;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::{capacity, chain, words};
 use crate::stats::ratio;
@@ -218,10 +219,20 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
     }
 }
 
+/// What slices of together less than this show (two delayed ACKs of 40 ms) may be chance.
+const OBSERVED_MIN_NS: u64 = 100_000_000;
+
 /// Steps by which the quality of the capture lowers the confidence.
 fn doubts(facts: &Facts<'_>) -> u32 {
     let unseen = facts.requests.unseen_share() > 1.0 - SEEN_MIN;
-    doubts_by_loss(facts) + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen)
+    doubts_by_loss(facts) + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen) + u32::from(cut_short(facts))
+}
+
+/// The slices together are short, or shorter each than the requests of a service that is on the account.
+fn cut_short(facts: &Facts<'_>) -> bool {
+    let slices = &facts.capture.slices;
+    let unknown = |s: &ServiceFact<'_>| !s.rec.waited && s.rec.requests > 0 && s.rec.p50_ns.is_none();
+    slices.count > 1 && (slices.observed_ns < OBSERVED_MIN_NS || facts.requests.counted().any(unknown))
 }
 
 fn doubts_by_loss(facts: &Facts<'_>) -> u32 {
@@ -473,11 +484,12 @@ fn no_dominant(facts: &Facts<'_>, share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FdKind, FlowState, Release, Role, Status};
+    use parshall_evidence::{FdKind, FlowState, Release, Role, Slices, Status};
     use proptest::prelude::*;
 
     use super::*;
     use crate::judge::judge;
+    use crate::testkit::service::ServiceBuilder;
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture, empty_capture, verdict_of};
 
     #[test]
@@ -537,6 +549,20 @@ mod tests {
             let report = judge(&capture);
             assert_eq!(report.verdict.status, status, "{rung:?}, {shorts}: {}", report.verdict.summary);
         }
+    }
+
+    #[test]
+    fn short_slices_lower_the_confidence() {
+        let confidence = |count, observed_ns, p50_ns| {
+            let mut capture = crate::testkit::service::with(ServiceBuilder::new(7000).requests(1000, 0.1).cpu(1.0));
+            capture.slices = Slices { count, observed_ns, ..capture.slices };
+            capture.services[0].p50_ns = p50_ns;
+            judge(&capture).verdict.confidence
+        };
+        assert_eq!(confidence(1, 50 * MS, None), Confidence::High);
+        assert_eq!(confidence(5, 250 * MS, Some(1)), Confidence::High);
+        assert_eq!(confidence(5, 90 * MS, Some(1)), Confidence::Medium);
+        assert_eq!(confidence(5, 250 * MS, None), Confidence::Medium);
     }
 
     #[test]
