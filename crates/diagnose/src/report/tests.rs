@@ -18,11 +18,15 @@ fn golden(name: &str, got: &str) {
     assert!(want == got, "{name} differs; BLESS=1 rewrites it. Got:\n{got}");
 }
 
+fn style(width: usize, color: bool) -> TextStyle {
+    TextStyle { color, width, ..TextStyle::default() }
+}
+
 #[test]
 fn text_at_three_widths() {
     for (name, report) in reports::all() {
         for width in [80, 100, 120] {
-            let page = text(&report, TextStyle { color: false, width });
+            let page = text(&report, style(width, false));
             for line in page.lines() {
                 assert!(columns(line) <= width, "{name} at {width}: {line}");
                 assert_eq!(line, line.trim_end(), "{name} at {width} has trailing space");
@@ -45,8 +49,8 @@ fn json_is_stable_and_reads_back() {
 #[test]
 fn colour_adds_nothing_but_escapes() {
     for (_, report) in reports::all() {
-        let plain = text(&report, TextStyle { color: false, width: 100 });
-        let mut colored = text(&report, TextStyle { color: true, width: 100 });
+        let plain = text(&report, style(100, false));
+        let mut colored = text(&report, style(100, true));
         assert_ne!(plain, colored);
         for code in ["\x1b[2m", "\x1b[1m", "\x1b[1;32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[0m"] {
             colored = colored.replace(code, "");
@@ -84,7 +88,7 @@ fn no_text_of_a_report_moves_the_cursor_or_reverses_a_line() {
             // Words of a fixed list are none that a host chooses.
             let Ok(report) = serde_json::from_value::<parshall_evidence::Report>(changed.clone()) else { return };
             checked += 1;
-            for page in [text(&report, TextStyle { color: false, width: 100 }), json(&report).unwrap()] {
+            for page in [text(&report, style(100, false)), json(&report).unwrap()] {
                 let wrong = page.lines().find(|line| !line.chars().all(is_printable));
                 assert_eq!(wrong, None, "{name}");
             }
@@ -96,7 +100,7 @@ fn no_text_of_a_report_moves_the_cursor_or_reverses_a_line() {
 #[test]
 fn an_empty_report_prints_at_any_width() {
     for width in [1, 20, 60] {
-        let page = text(&reports::empty(), TextStyle { color: true, width });
+        let page = text(&reports::empty(), style(width, true));
         assert!(page.contains("INSUFFICIENT EVIDENCE"));
     }
 }
