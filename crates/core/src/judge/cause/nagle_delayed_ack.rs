@@ -3,16 +3,23 @@
 //!
 //! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is retransmitted), a slow peer (its ACK
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
-use parshall_evidence::{Confidence, Evidence, Release};
+use parshall_evidence::{Confidence, Evidence, Figure, Release};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command};
+use super::{Candidate, Cause, Outcome, denied, not_lost, place_of, record, stalls, try_command};
+use crate::judge::denial::amount;
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "nagle-delayed-ack", title: "Small writes wait for a delayed ACK", test };
+pub const CAUSE: Cause = Cause {
+    id: "nagle-delayed-ack",
+    title: "Small writes wait for a delayed ACK",
+    test,
+    symptom: |facts| facts.share_in(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost =
@@ -134,9 +141,9 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     let sum = |of: fn(&FlowFact<'_>) -> u64| -> f64 { facts.flows.iter().map(|f| of(f) as f64 * f.ledger.scale).sum() };
     let (held, sends) = (sum(|f| f.rec.calls.held_sends), sum(|f| f.rec.calls.sends));
     match outcome {
-        Outcome::Rejected(why) if sends >= 1.0 => {
-            let about = |n| words::about(facts.scaled(), units::count_f(n));
-            Outcome::Rejected(format!("{why}; Nagle held {} of {} sends", about(held), about(sends)))
+        Outcome::Rejected(denial) if sends >= 1.0 => {
+            let held = amount(held.round(), "sends", "held by Nagle");
+            denied(denial.and(Figure { of: Some(sends.round()), scaled: facts.scaled(), ..held }))
         }
         other => other,
     }
