@@ -58,7 +58,8 @@ pub fn judge(capture: &Capture) -> Report {
     let mut contradictions = check::contradictions(&report);
     contradictions.extend(check::denials(&facts, &report.ruled_out));
     let note = |what| format!("this report contradicts itself, which is an error of parshall: {what}");
-    report.blind.extend(contradictions.into_iter().map(note));
+    // Nothing says more of how far a report can be trusted.
+    report.blind.splice(0..0, contradictions.into_iter().map(note));
     report
 }
 

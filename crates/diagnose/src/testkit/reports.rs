@@ -215,7 +215,7 @@ fn small_buffer() -> Finding {
         lost_share: 0.81,
         confidence: Confidence::Medium,
         summary:
-            "Thread 812 (relay) moves 8,192 B with each pair of recv and send and is on the CPU 98.0 % of the time."
+            "Thread 812 (relay) moves 8,192 B with each pair of recv and send, with more data waiting after each read."
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         chain: Vec::new(),
@@ -229,7 +229,7 @@ fn small_buffer() -> Finding {
 pub fn thread_cause() -> Report {
     let top = small_buffer();
     let mut second = nagle();
-    second.lost_share = 0.12;
+    (second.share, second.lost_share) = (0.12, 0.12);
     let threads = [
         ("cpu-kernel", "on CPU in the kernel", 0.86),
         ("cpu-user", "on CPU in user code", 0.12),

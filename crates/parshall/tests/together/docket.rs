@@ -107,6 +107,19 @@ fn take(case: &Case, runs: &Path) {
     }
 }
 
+/// The recorded captures, by the names of their cases.
+pub fn captures() -> impl Iterator<Item = (String, Capture)> {
+    cases().into_iter().filter(|case| recording(case).exists()).map(|case| {
+        let capture = unpacked(&case);
+        (case.name, capture)
+    })
+}
+
+fn unpacked(case: &Case) -> Capture {
+    let bytes = zstd::decode_all(&fs::read(recording(case)).unwrap()[..]).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
 fn take_missing() {
     static TAKEN: Once = Once::new();
     TAKEN.call_once(|| {
@@ -119,10 +132,7 @@ fn take_missing() {
 #[test]
 fn each_recording_gets_the_verdict_of_its_case() {
     take_missing();
-    let judged = |case: &Case| {
-        let bytes = zstd::decode_all(&fs::read(recording(case)).unwrap()[..]).unwrap();
-        complaint(case, &serde_json::from_slice(&bytes).unwrap())
-    };
+    let judged = |case: &Case| complaint(case, &unpacked(case));
     let wrong: Vec<String> = cases().iter().filter(|case| recording(case).exists()).filter_map(judged).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -6,6 +6,7 @@ use super::common::{Mode, Waits, hottest_of_process, not_spent};
 use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::report;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -20,7 +21,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::CpuKernel) else { return not_spent(facts, Spent::CpuKernel) };
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
+    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
     let summary = waits.summary(&format!(
         "{} is on a CPU for {} a request, most of it in the kernel.{most}",
         named(leaf),

@@ -29,7 +29,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let held_here = own * 2.0 >= lost.by_flow[0].1;
     let timers = timers_seen(facts, if held_here { Blame::NagleDelack } else { Blame::PeerHeld });
     let flow = &facts.flows[worst];
-    let (summary, fix) = if held_here { told_by_sender(flow, &lost) } else { told_by_peer(flow, &lost) };
+    let (summary, fix) = if held_here { explained_by_sender(flow, &lost) } else { explained_by_peer(flow, &lost) };
     let mut candidate =
         Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence(facts, &lost, timers, held_here), fix);
     candidate.confidence = if timers > 0 { Confidence::High } else { Confidence::Medium };
@@ -51,7 +51,7 @@ fn timers_seen(facts: &Facts<'_>, blame: Blame) -> u64 {
     facts.lost(|p| p.blame == blame && seen(p.release)).count
 }
 
-fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
+fn explained_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let name = words::flow_arrow(flow.rec);
     let timer = timer(lost);
     let summary = match flow.rec.calls.last_pair_bytes {
@@ -88,7 +88,7 @@ fn timer(lost: &Lost) -> String {
     if (35.0..60.0).contains(&ms) { "40 ms".to_string() } else { format!("{ms:.0} ms") }
 }
 
-fn told_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
+fn explained_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let end = if is_client(flow.rec) { "server" } else { "client" };
     let summary = format!(
         "{}: the peer sends each message in two or more small writes. Its Nagle algorithm holds the second until we \
@@ -143,7 +143,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     match outcome {
         Outcome::Rejected(denial) if sends >= 1.0 => {
             let held = amount(held.round(), "sends", "held by Nagle");
-            denied(denial.and(Figure { of: Some(sends.round()), scaled: facts.scaled(), ..held }))
+            denied(denial.beside(Figure { of: Some(sends.round()), scaled: facts.scaled(), ..held }))
         }
         other => other,
     }

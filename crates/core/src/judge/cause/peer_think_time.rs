@@ -117,7 +117,7 @@ fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
 }
 
 fn why_not(facts: &Facts<'_>) -> Outcome {
-    let otherwise = "for a reason found at the other end, under 2 ms each, or with little to hear";
+    let otherwise = "for a reason found at the other end, under 2 ms each, or with few bytes received";
     not_lost(facts, "waiting for a reply", &[State::PeerThinking], otherwise)
 }
 

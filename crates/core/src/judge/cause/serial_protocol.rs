@@ -25,7 +25,7 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::RoundTrips]);
     let Some(worst) = lost.worst() else {
-        let otherwise = "with pauses between the requests, or with little distance";
+        let otherwise = "with pauses between the requests, or with a short RTT";
         return not_lost(facts, "with a message in flight", &[State::InFlight], otherwise);
     };
     let pid = facts.flows[worst].rec.pid;

@@ -33,7 +33,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested("the counters of repeated SYNs were not read".to_string());
     }
     if overflows > 0 || (lost.ns == 0.0 && repeated < 3) {
-        let denial = Denial::of(count(repeated, "SYNs", "or answers to them repeated")).beside(count(
+        let denial = Denial::of(count(repeated, "SYNs", "repeated, answers to them included")).beside(count(
             opened,
             "connections",
             "opened",

@@ -15,6 +15,7 @@ use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::runtime::{self, Runtime};
 use crate::judge::words;
+use crate::report;
 use crate::stats::ratio;
 use crate::units;
 
@@ -60,7 +61,7 @@ fn outcome(facts: &Facts<'_>) -> Outcome {
 fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let leaf = waits.leaf;
     let mut hot = hottest_of_process(facts, leaf.pid, Mode::User);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
+    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
     let summary = waits.summary(&format!(
         "{} is on a CPU for a request, or for those before it, for {}.{most}",
         named(leaf),
@@ -104,7 +105,7 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), units::duration(c)));
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, |tid| tid == thread.rec.tid, Mode::User);
-    let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
+    let at = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
     let summary = format!("{} computes in user mode{cost}; flows wait for it.{at}", thread_name(facts, thread.rec.tid));
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
