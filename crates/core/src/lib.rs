@@ -1,7 +1,7 @@
 //! The decisions of all products as pure functions: no I/O, no clock, no unsafe code. `clippy.toml` names what is disallowed,
 //! and the crate builds for wasm32-unknown-unknown.
 //!
-//! [`judge`], [`observe`], [`critical_path`] and [`trial`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
+//! [`judge`], [`observe`], [`critical_path`], [`trial`] and [`report`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
 //! collector of sockets, [`experiment`] and [`testbed`] for the lab, `tunnel` (a feature, on by default) for WireGuard. They do
 //! not import each other, but for those of the diagnosis. What several need is in [`stats`], [`units`] (values as they are
 //! printed), [`values`] and [`networks`] (as they are read) and [`text`].
@@ -16,6 +16,7 @@ pub mod networks;
 pub mod observe;
 pub mod proc_net;
 pub mod relay;
+pub mod report;
 pub mod sock_diag;
 pub mod sockets;
 pub mod stats;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::output::{Destination, Output};
 
+use crate::report::Print;
 use crate::subject::Select;
 
 /// A validated `parshall attach`.
@@ -76,5 +77,5 @@ pub struct ResultOptions {
     /// Where the report goes.
     pub to: Destination,
     /// How the report is printed.
-    pub output: Output,
+    pub output: Print,
 }

@@ -99,9 +99,11 @@ pub struct Finding {
     pub cause: String,
     /// Its title for people, such as `Small writes wait for a delayed ACK`.
     pub title: String,
-    /// Share of the time in which the affected flows could have moved data, and did not because of this. Where
-    /// `place.requests` is above 0: share of the time of the affected services' requests.
+    /// How much of `share_of` it takes.
     pub share: f64,
+    /// What `share` is a share of.
+    #[serde(default)]
+    pub share_of: ShareOf,
     /// Wall time lost to it, averaged over the affected flows, or over the requests where `place.requests` is above 0; never
     /// more than the window.
     pub lost_ms: f64,
@@ -124,6 +126,23 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: Fix,
+}
+
+/// What the share of a finding is a share of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShareOf {
+    /// The time in which the affected flows could have moved data.
+    #[default]
+    FlowTime,
+    /// The time of the requests of the affected services.
+    RequestTime,
+    /// The time in which the affected threads could have worked.
+    ThreadTime,
+    /// The connections that were opened or asked for.
+    Connections,
+    /// The datagrams that arrived.
+    Datagrams,
 }
 
 /// Where a cause was seen most.
@@ -326,12 +345,47 @@ pub struct PeerCommand {
 }
 
 /// A cause that was tested and does not hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RuledOut {
     /// Cause id.
     pub cause: String,
-    /// The figure that says so, which comes first. It is `0` where nothing was seen of the cause.
+    /// The figure that speaks against it most.
+    #[serde(flatten)]
+    pub first: Figure,
+    /// Further figures that belong to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Figure>,
+    /// Anything was seen of it; otherwise each figure is 0.
+    #[serde(default)]
+    pub seen: bool,
+    /// Why what was seen is not the cause, as a phrase; None where nothing was seen, or the figures say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// The other fields as a sentence for people.
     pub why: String,
+}
+
+/// A number that was measured, and what it is a number of.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// The number.
+    #[serde(default)]
+    pub figure: f64,
+    /// Its unit: `1` for a share, `ms`, `B`, or what was counted, such as `segments`.
+    #[serde(default)]
+    pub unit: String,
+    /// The number of all of them, in the same unit; None where that is not known, or the figure is no part of anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<f64>,
+    /// The cause needs at least this much, in the same unit; None where no limit decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<f64>,
+    /// It was measured in slices and scaled to the window.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
+    /// What it is of, as the phrase that follows number and unit: `retransmitted`, `of the flows' time held by Nagle`.
+    #[serde(default)]
+    pub what: String,
 }
 
 /// A cause that could not be tested.

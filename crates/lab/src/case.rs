@@ -76,7 +76,7 @@ pub fn run(
     save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
     steps.heading("2  Diagnose: what the kernel saw")?;
-    steps.line(&format!("{}\n", report::text(&report, steps.style).trim_end()))?;
+    steps.line(&format!("{}\n", report::text(&report, steps.style, request.detail).trim_end()))?;
 
     steps.progress.show("measuring again");
     let after = measure(&stage, measured, Some(change), &mut testbed, interrupt)?;
@@ -143,7 +143,7 @@ struct Steps {
 
 impl Steps {
     fn line(&self, line: &str) -> anyhow::Result<()> {
-        if self.text { self.progress.line(line) } else { Ok(()) }
+        if self.text { self.progress.line(&self.style.charset.text(line)) } else { Ok(()) }
     }
 
     fn heading(&self, line: &str) -> anyhow::Result<()> {
@@ -156,7 +156,7 @@ impl Steps {
         self.heading("Result")?;
         for (label, rate) in [("before", rates[0]), ("after", rates[1])] {
             // Any rate above 0 gets a bar: a blank would look like 0.
-            let bar = "█".repeat(((rate / widest * 40.0).round() as usize).max(1));
+            let bar = self.style.charset.bar(rate / widest, 40);
             self.line(&format!("   {label:<7} {:>10}/s  {bar}", decimal(rate)))?;
         }
         let [before, after] = rates.map(decimal);

@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use parshall_core::report::Detail;
 use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
@@ -37,6 +38,8 @@ pub struct RunRequest {
     /// Runs of each.
     pub runs: u32,
     pub format: Format,
+    /// How much of a report is printed as text.
+    pub detail: Detail,
     /// Where captures, or results of comparisons, are saved; several get names and numbers in their file names.
     pub save: Option<PathBuf>,
     /// The best rung of evidence to use; None for the best that the host offers.

@@ -155,12 +155,12 @@ fn print(
     let title = terminal::heading(&format!("{} · {}", recipe.id, recipe.title), style);
     let loads: String = loads.iter().map(|(name, outcome)| format!("{name:<9} {}\n", outcome.line())).collect();
     let judgement = if matched { "as expected" } else { "NOT as expected" };
-    terminal::line(&format!(
+    terminal::line(&style.charset.text(&format!(
         "{title}\nbroken    {}\nmoves     {}\n{loads}\n{}\n\nexpected {expected} · got {got} · {judgement}\n",
         recipe.broken,
         recipe.moves,
-        report::text(report, style).trim_end(),
-    ))?;
+        report::text(report, style, request.detail).trim_end(),
+    )))?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKi
 
 use crate::judge::facts::requests::{PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent};
+use crate::report;
 use crate::stats::ratio;
 
 /// Frames of a stack in a report.
@@ -203,7 +204,7 @@ fn function(capture: &Capture, hop: &Hop) -> String {
     let stack = hop.stack.and_then(|i| capture.stacks.get(i as usize));
     let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel && !f.module.contains("libc"));
     let own = frames.find(|f| !LIBRARY.iter().any(|p| f.name.starts_with(p)));
-    own.map_or_else(String::new, |f| format!(" ({})", without_arguments(&f.name)))
+    own.map_or_else(String::new, |f| format!(" ({})", report::simplified(without_arguments(&f.name))))
 }
 
 /// A C++ function without the types of its arguments.

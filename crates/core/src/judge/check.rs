@@ -1,5 +1,8 @@
 //! What figures of a report contradict each other, whatever the capture was: a reader who finds one trusts none of them.
-use parshall_evidence::{Evidence, Report, ServiceReport};
+use parshall_evidence::{Evidence, Report, RuledOut, ServiceReport};
+
+use crate::judge::cause::CAUSES;
+use crate::judge::facts::Facts;
 
 /// Shares and sums are rounded.
 const SLACK: f64 = 1e-6;
@@ -20,6 +23,20 @@ pub fn contradictions(report: &Report) -> Vec<String> {
             () => continue,
         };
         found.push(format!("{} {what}", finding.cause));
+    }
+    found
+}
+
+/// What is ruled out against the record, or although nothing was seen of what it needs, a sentence each.
+pub fn denials(facts: &Facts<'_>, ruled_out: &[RuledOut]) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in ruled_out {
+        let Some(cause) = CAUSES.iter().find(|cause| cause.id == entry.cause) else { continue };
+        if !(cause.testable)(facts) {
+            found.push(format!("{} is ruled out, and what tells of it was not seen", cause.id));
+        } else if !entry.seen && (cause.symptom)(facts) > 0.0 {
+            found.push(format!("nothing was seen of {}, and it is on record", cause.id));
+        }
     }
     found
 }
@@ -87,7 +104,7 @@ mod tests {
         service.record.requests = 0;
         let report = judge(&with(service));
         let finding = &report.findings[0];
-        assert!(finding.summary.contains("6 requests") && finding.lost_ms < 301.0, "{finding:#?}");
+        assert!(finding.place.requests == 6 && finding.lost_ms < 301.0, "{finding:#?}");
     }
 
     proptest! {

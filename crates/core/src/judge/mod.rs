@@ -1,7 +1,7 @@
 //! From a capture to a verdict. No probe and no text format is known here.
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
-//! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes; [`rank`] names
+//! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names
 //! those that own enough of the lost time; [`account`] prints the ledgers into the report, [`service`] the services, and
 //! [`chain`] the way from a service to what its requests wait for.
 pub mod account;
@@ -9,9 +9,11 @@ mod capacity;
 pub mod cause;
 pub mod chain;
 pub mod check;
+pub mod denial;
 pub mod facts;
 pub mod ledger;
 pub mod rank;
+pub mod record;
 mod runtime;
 pub mod service;
 mod stream;
@@ -53,9 +55,11 @@ pub fn judge(capture: &Capture) -> Report {
         time: account::time(&facts),
         probe: probe(capture),
     };
-    let contradictions = check::contradictions(&report);
+    let mut contradictions = check::contradictions(&report);
+    contradictions.extend(check::denials(&facts, &report.ruled_out));
     let note = |what| format!("this report contradicts itself, which is an error of parshall: {what}");
-    report.blind.extend(contradictions.into_iter().map(note));
+    // Nothing says more of how far a report can be trusted.
+    report.blind.splice(0..0, contradictions.into_iter().map(note));
     report
 }
 

@@ -1,7 +1,10 @@
 //! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
-use parshall_evidence::{Chain, Confidence, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, Status, Verdict};
+use parshall_evidence::{
+    Chain, Confidence, Figure, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, ShareOf, Status, Verdict,
+};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
+use crate::judge::denial::{Denial, count_of, share};
 use crate::judge::facts::requests::ServiceFact;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::{capacity, chain, words};
@@ -40,7 +43,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     for cause in CAUSES {
         match (cause.test)(facts) {
             Outcome::Holds(candidate) => held.push((cause, *candidate)),
-            Outcome::Rejected(why) => rejected.push((cause, why)),
+            Outcome::Rejected(denial) => rejected.push((cause, *denial)),
             Outcome::Untested(why) => untested.push(not_tested(cause, why)),
         }
     }
@@ -56,14 +59,14 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
                 let seen = candidate.requests.as_ref().is_none_or(|r| r.seen);
                 named.push((finding(facts, cause, candidate, lost_share, share), seen));
             }
-            Err(why) => rejected.push((cause, why)),
+            Err(denial) => rejected.push((cause, *denial)),
         }
     }
     let mut ruled_out = Vec::new();
-    for (cause, why) in rejected {
+    for (cause, denial) in rejected {
         match unseen(facts, cause) {
             Some(what) => untested.push(not_tested(cause, what)),
-            None => ruled_out.push(RuledOut { cause: cause.id.to_string(), why }),
+            None => ruled_out.push(denial.of_cause(cause.id)),
         }
     }
     // What was turned away is evidence by itself.
@@ -126,7 +129,7 @@ impl Total {
     }
 
     /// Share of all lost time and share of the affected time, or why it is too little.
-    fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), String> {
+    fn judge(&self, facts: &Facts<'_>, candidate: &Candidate, flow_share: f64) -> Result<(f64, f64), Box<Denial>> {
         if let Some(refused) = &candidate.refused {
             return self.judge_refused(facts, candidate, refused);
         }
@@ -136,43 +139,72 @@ impl Total {
             (None, None) => candidate.lost.by_flow.iter().map(|(_, ns)| ns).sum(),
         };
         let lost_share = ratio(lost, self.all_ns().max(lost)).min(1.0);
-        let share = match (&candidate.requests, &candidate.thread) {
+        let own_share = match (&candidate.requests, &candidate.thread) {
             (Some(loss), _) => ratio(loss.ns, loss.time_ns).min(1.0),
             (None, Some(loss)) => ratio(loss.ns, loss.wall_ns).min(1.0),
             (None, None) => candidate.lost.share(facts),
         };
         let of_flows = candidate.thread.is_none() && candidate.requests.is_none();
-        let few_but_bad = candidate.always_wrong && share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
+        let few_but_bad = candidate.always_wrong && own_share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
         if of_flows && flow_share < MIN_SHARE && !few_but_bad {
-            return Err(format!("{} of the time, too little to matter", units::percent(share.min(flow_share))));
+            let little = share(own_share.min(flow_share), "of the time in which flows could have moved data");
+            return Err(too_small(Figure { limit: Some(MIN_SHARE), ..little }));
         }
         if candidate.requests.as_ref().is_some_and(|loss| loss.waited) {
-            return Ok((lost_share, share));
+            return Ok((lost_share, own_share));
         }
-        if share < candidate.min_share {
-            let whose = if of_flows || candidate.requests.is_none() { "affected flows'" } else { "requests'" };
-            return Err(format!("{} of the {whose} time", units::percent(share)));
+        if own_share < candidate.min_share {
+            let whose = match share_of(candidate) {
+                ShareOf::RequestTime => "of the requests' time",
+                ShareOf::ThreadTime => "of the threads' time",
+                ShareOf::FlowTime | ShareOf::Connections | ShareOf::Datagrams => "of the affected flows' time",
+            };
+            return Err(too_small(Figure { limit: Some(candidate.min_share), ..share(own_share, whose) }));
         }
-        if lost_share < MIN_LOST_SHARE {
-            return Err(format!("accounts for only {} of the lost time", units::percent(lost_share)));
-        }
-        Ok((lost_share, share))
+        named_from(lost_share)?;
+        Ok((lost_share, own_share))
     }
 }
 
 impl Total {
     /// What was turned away is weighed by how much of the work it is, and ranked by the time that it cost at least.
-    fn judge_refused(&self, facts: &Facts<'_>, candidate: &Candidate, refused: &Refused) -> Result<(f64, f64), String> {
-        let share = ratio(refused.count as f64, refused.of.max(refused.count) as f64);
-        if share < MIN_REFUSED_SHARE {
-            return Err(format!("{} of {}, too few to matter", units::count(refused.count), units::count(refused.of)));
+    fn judge_refused(
+        &self,
+        facts: &Facts<'_>,
+        candidate: &Candidate,
+        refused: &Refused,
+    ) -> Result<(f64, f64), Box<Denial>> {
+        let part = ratio(refused.count as f64, refused.of.max(refused.count) as f64);
+        if part < MIN_REFUSED_SHARE {
+            let unit = if refused.of_what == ShareOf::Datagrams { "datagrams" } else { "connections" };
+            let few = count_of(refused.count, refused.of, unit, "affected");
+            return Err(Box::new(Denial::of(few).seen().because("too few to matter")));
         }
         let lost = refused.wait_ns.max(candidate.lost.ns);
         let lost_share = ratio(lost, self.all_ns().max(lost)).min(1.0);
-        if lost_share < MIN_LOST_SHARE {
-            return Err(format!("accounts for only {} of the lost time", units::percent(lost_share)));
-        }
-        Ok((lost_share, share.max(candidate.lost.share(facts))))
+        named_from(lost_share)?;
+        Ok((lost_share, part.max(candidate.lost.share(facts))))
+    }
+}
+
+/// It holds, and is too small to be named.
+fn too_small(figure: Figure) -> Box<Denial> {
+    Box::new(Denial::of(figure).seen())
+}
+
+/// Whether a cause with this share of all lost time is named.
+fn named_from(lost_share: f64) -> Result<(), Box<Denial>> {
+    let least = Figure { limit: Some(MIN_LOST_SHARE), ..share(lost_share, "of all lost time") };
+    if lost_share < MIN_LOST_SHARE { Err(too_small(least)) } else { Ok(()) }
+}
+
+/// What the share of a candidate is a share of.
+fn share_of(candidate: &Candidate) -> ShareOf {
+    match (&candidate.refused, &candidate.requests, &candidate.thread) {
+        (Some(refused), ..) => refused.of_what,
+        (None, Some(_), _) => ShareOf::RequestTime,
+        (None, None, Some(_)) => ShareOf::ThreadTime,
+        (None, None, None) => ShareOf::FlowTime,
     }
 }
 
@@ -202,6 +234,7 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
     Finding {
         cause: cause.id.to_string(),
         title: cause.title.to_string(),
+        share_of: share_of(&candidate),
         share,
         lost_ms,
         lost_share,

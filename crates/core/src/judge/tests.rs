@@ -1,100 +1,13 @@
-//! What a report says of the causes that it does not name: over any capture, each ruled-out claim has a number, none denies
+//! What a report says of the causes that it does not name: over any capture, each ruled-out claim has figures, none denies
 //! what is on record (and so none contradicts a finding, which rests on what is), and what was not seen is not claimed.
-use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, Rung, Status};
+use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, RuledOut, Rung, Status};
 use proptest::prelude::*;
 
 use crate::judge::cause::CAUSES;
-use crate::judge::facts::{Blame, Facts, Spent};
+use crate::judge::check::denials;
+use crate::judge::facts::Facts;
 use crate::judge::judge;
-use crate::judge::ledger::flow::State;
 use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture};
-
-/// How much of a cause's symptom is on record, from the accounts and not from what the cause says.
-fn symptom(facts: &Facts<'_>, cause: &str) -> f64 {
-    let in_states = |states: &[State]| facts.share_in(states);
-    match cause {
-        "nagle-delayed-ack" => in_states(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
-        "nagle-hold" => in_states(&[State::HeldByNagle]),
-        "cork-held" => in_states(&[State::Corked]),
-        "packet-loss" => facts.retransmitted().0 as f64,
-        "cpu-throttled" => facts.throttled_periods(),
-        "slow-reader" => in_states(&[State::ReaderWaiting]).min(facts.raw_share(&[Blame::ReaderBlocked])),
-        "peer-window-limited" => in_states(&[State::PeerWindowLimited]),
-        "peer-think-time" => in_states(&[State::PeerThinking]),
-        "app-limited" => facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]),
-        cause if OF_REQUESTS.contains(&cause) => spent(cause).map_or(0.0, |spent| facts.requests.share(spent)),
-        _ => 0.0,
-    }
-}
-
-/// Causes that only the paths of requests show.
-const OF_REQUESTS: [&str; 15] = [
-    "lock-contention",
-    "blocking-disk-io",
-    "blocking-downstream-call",
-    "blocking-dns",
-    "timer-wait",
-    "serialized-service",
-    "workers-exhausted",
-    "stop-the-world",
-    "hot-thread",
-    "run-queue-latency",
-    "kernel-cpu-bound",
-    "blocking-log-write",
-    "memory-reclaim",
-    "page-fault-churn",
-    "process-stopped",
-];
-
-fn spent(cause: &str) -> Option<Spent> {
-    Some(match cause {
-        "lock-contention" => Spent::Lock,
-        "blocking-disk-io" => Spent::Disk,
-        "blocking-downstream-call" => Spent::Downstream,
-        "blocking-dns" => Spent::Dns,
-        "timer-wait" => Spent::Timer,
-        "serialized-service" => Spent::Serial,
-        "workers-exhausted" => Spent::Workers,
-        "stop-the-world" => Spent::StopTheWorld,
-        "hot-thread" => Spent::HotThread,
-        "run-queue-latency" => Spent::RunQueue,
-        "kernel-cpu-bound" => Spent::CpuKernel,
-        "blocking-log-write" => Spent::Log,
-        "memory-reclaim" => Spent::Memory,
-        "page-fault-churn" => Spent::PageFaults,
-        "process-stopped" => Spent::Stopped,
-        _ => return None,
-    })
-}
-
-/// What a cause needs to see before it can be ruled out.
-fn seen(capture: &Capture, cause: &str) -> bool {
-    let flows = capture.flows.iter().any(|f| !f.cells.is_empty() || f.observed_ns > 0);
-    let idle = !capture.flows.is_empty() && !capture.flows.iter().any(crate::judge::ledger::flow::moved);
-    let threads = !capture.threads.is_empty();
-    match cause {
-        cause if OF_REQUESTS.contains(&cause) => !capture.services.is_empty() || capture.waiting.is_some(),
-        "user-cpu-bound" | "handshake-per-request" => threads || !capture.services.is_empty(),
-        "accept-queue-overflow"
-        | "fd-limit"
-        | "port-exhaustion"
-        | "udp-rcvbuf-overflow"
-        | "buffer-sysctl-cap"
-        | "receive-queue-collapse"
-        | "local-shaper" => capture.counters.is_some(),
-        "connection-per-request" => flows || idle || !capture.services.is_empty(),
-        // Resets are counted by the probes of the whole window.
-        "resets" => true,
-        "syn-loss" => flows || capture.counters.is_some(),
-        "small-copy-buffer" => capture.rung != Rung::Procfs && capture.threads.iter().any(|t| t.observed_ns > 0),
-        "cpu-throttled" => threads || !capture.cgroups.is_empty() || !capture.services.is_empty(),
-        "packet-loss" => capture
-            .flows
-            .iter()
-            .any(|f| f.last.data_segs_out > f.first.data_segs_out || f.last.total_retrans > f.first.total_retrans),
-        _ => flows || idle,
-    }
-}
 
 fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
     if report.verdict.status == Status::InsufficientEvidence {
@@ -112,21 +25,15 @@ fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
     known.sort_unstable();
     prop_assert_eq!(all, known, "each cause once");
     for claim in &report.ruled_out {
-        prop_assert!(claim.why.chars().any(|c| c.is_ascii_digit()), "no number: {:?}", claim);
-        let words = ["no", "not", "never", "none", "nothing"];
-        prop_assert!(!claim.why.split([' ', ',']).any(|word| words.contains(&word)), "flat denial: {:?}", claim);
-        prop_assert!(!claim.why.contains('-'), "a negative share: {:?}", claim);
-        prop_assert!(seen(capture, &claim.cause), "claims what was not seen: {:?}", claim);
-        let denies = match claim.cause.as_str() {
-            "slow-reader" => claim.why.contains(", 0 % with"),
-            "small-copy-buffer" => false,
-            "cpu-throttled" => claim.why.starts_with("throttled in 0 of"),
-            "packet-loss" => claim.why.starts_with("0 of"),
-            cause if OF_REQUESTS.contains(&cause) => claim.why.starts_with("0 % of the requests' time"),
-            _ => claim.why.starts_with("0 % of the flows' time"),
-        };
-        prop_assert!(!denies || symptom(&facts, &claim.cause) == 0.0, "denies what is on record: {:?}", claim);
+        for figure in [&claim.first].into_iter().chain(&claim.also) {
+            prop_assert!(figure.figure.is_finite() && figure.figure.is_sign_positive(), "{:?}", claim);
+            prop_assert!(!figure.unit.is_empty() && !figure.what.is_empty(), "a figure of nothing: {:?}", claim);
+            prop_assert!(figure.unit != "1" || figure.figure <= 1.0 + 1e-9, "more than all: {:?}", claim);
+        }
+        prop_assert!(claim.seen || claim.first.figure == 0.0 && claim.because.is_none(), "{:?}", claim);
+        prop_assert_eq!(&claim.why, &crate::report::why(claim));
     }
+    prop_assert_eq!(denials(&facts, &report.ruled_out), Vec::<String>::new());
     Ok(())
 }
 
@@ -134,7 +41,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2 * ProptestConfig::default().cases))]
 
     #[test]
-    fn no_claim_without_a_number_or_against_the_record(mut capture in arb::capture(), blinded in 0..5) {
+    fn no_claim_without_a_figure_or_against_the_record(mut capture in arb::capture(), blinded in 0..5) {
         match blinded {
             0 => capture.threads.clear(),
             1 => capture.flows.iter_mut().for_each(|f| (f.cells, f.observed_ns) = (Vec::new(), 0)),
@@ -146,8 +53,24 @@ proptest! {
     }
 }
 
-fn why<'a>(report: &'a Report, cause: &str) -> &'a str {
-    &report.ruled_out.iter().find(|r| r.cause == cause).expect("ruled out").why
+fn ruled_out<'a>(report: &'a Report, cause: &str) -> &'a RuledOut {
+    report.ruled_out.iter().find(|r| r.cause == cause).expect("ruled out")
+}
+
+#[test]
+fn what_is_denied_against_the_record_is_noticed() {
+    let held =
+        FlowBuilder::new(1, Role::Client).cell(FlowState::Corked, Release::AppSend, 2 * MS, 20).streams(100, 16_384);
+    let capture = capture(vec![held], vec![]);
+    let facts = Facts::new(&capture, &capture.services);
+    let mut claims = judge(&capture).ruled_out;
+    assert!(ruled_out(&judge(&capture), "cork-held").seen);
+    claims.retain(|claim| claim.cause == "cork-held");
+    assert_eq!(denials(&facts, &claims), Vec::<String>::new());
+    claims[0].seen = false;
+    assert_eq!(denials(&facts, &claims), ["nothing was seen of cork-held, and it is on record"]);
+    claims[0].cause = "small-copy-buffer".to_string();
+    assert_eq!(denials(&facts, &claims), ["small-copy-buffer is ruled out, and what tells of it was not seen"]);
 }
 
 #[test]
@@ -163,11 +86,9 @@ fn a_thread_that_slept_is_not_denied_beside_the_client_that_waited_for_it() {
     let thread = ThreadBuilder::new(201).of(200).sleeps(25 * MS, 0, 20 * MS, "clock_nanosleep", FdKind::None);
     let report = judge(&capture(vec![client, server], vec![thread]));
     assert!(report.verdict.summary.contains("slept in clock_nanosleep"), "{}", report.verdict.summary);
-    assert_eq!(
-        why(&report, "app-limited"),
-        "40 % of the flows' time with the application asleep over an answer (2 ms or more) or over data to send, counted at the \
-         flow that waited for it or that it waited for"
-    );
+    let claim = ruled_out(&report, "app-limited");
+    assert!(claim.seen && claim.because.is_some(), "{claim:?}");
+    assert!((claim.first.figure - 0.4).abs() < 0.001 && claim.first.unit == "1", "{claim:?}");
     let peer = report.findings[0].fix.peer.as_ref().expect("the peer is on this host");
     assert_eq!((peer.command.as_str(), peer.host.as_deref()), ("parshall attach --pid 200", None));
 }
@@ -178,10 +99,10 @@ fn what_was_not_seen_is_not_ruled_out() {
     let untested = |capture: &Capture| {
         let report = judge(capture);
         check(capture, &report).expect("no false claim");
-        let of_requests = report.not_tested.iter().filter(|n| n.why == "single requests were not seen").count();
-        assert_eq!(of_requests, OF_REQUESTS.len(), "{report:#?}");
-        let others = report.not_tested.into_iter().filter(|n| !OF_REQUESTS.contains(&n.cause.as_str()));
-        others.map(|n| n.cause).collect::<Vec<_>>()
+        let (of_requests, others): (Vec<_>, Vec<_>) =
+            report.not_tested.into_iter().partition(|n| n.why == "single requests were not seen");
+        assert_eq!(of_requests.len(), 15, "{of_requests:#?}");
+        others.into_iter().map(|n| n.cause).collect::<Vec<_>>()
     };
     let mut blind = capture(vec![flow()], vec![]);
     assert_eq!(
@@ -271,6 +192,7 @@ fn what_slices_measured_is_marked() {
     sliced.flows[0].observed_ns /= 20;
     let report = judge(&sliced);
     assert!(report.verdict.summary.contains(" carried ≈10,000 exchanges a second"), "{}", report.verdict.summary);
-    assert!(why(&report, "nagle-delayed-ack").ends_with("Nagle held ≈0 of ≈10,000 sends"), "{:?}", report.ruled_out);
-    assert!(why(&report, "user-cpu-bound").contains('≈'), "{:?}", report.ruled_out);
+    let sends = &ruled_out(&report, "nagle-delayed-ack").also[0];
+    assert_eq!((sends.figure, sends.of, sends.scaled), (0.0, Some(10_000.0), true));
+    assert!(ruled_out(&report, "user-cpu-bound").also.iter().any(|cost| cost.scaled), "{:?}", report.ruled_out);
 }

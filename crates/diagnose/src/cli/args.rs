@@ -7,9 +7,10 @@ use clap::{Args, ValueEnum};
 use parshall_evidence::Rung;
 use parshall_host::flags;
 use parshall_host::netns::Netns;
-use parshall_host::output::PrintArgs;
+use parshall_host::output::{ColorArg, PrintArgs};
 
 use super::value;
+use crate::report::Format;
 use crate::trial::change::Change;
 
 /// Arguments of `parshall attach`.
@@ -67,8 +68,15 @@ pub struct ReportArgs {
     /// Write the report to FILE, which only you may read; - is stdout
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) print: PrintArgs,
+    /// How to print the report
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(super) format: Format,
+    /// When to colour it
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(super) color: ColorArg,
+    /// Print all of it as text: the numbers, every cause that was ruled out or not tested, all of the time, all notes
+    #[arg(long)]
+    pub(super) full: bool,
 }
 
 /// Arguments of `parshall run`.

@@ -3,15 +3,17 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use parshall_core::report::Detail;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
 use parshall_host::netns::Netns;
-use parshall_host::output::Destination;
+use parshall_host::output::{Destination, style_for};
 
 use super::args::{
     AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs, TrySubjectArgs,
 };
 use super::value::MAX_WINDOW;
+use crate::report::Print;
 use crate::request::{AttachRequest, DoctorRequest, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
 use crate::trial::TryRequest;
@@ -154,7 +156,11 @@ impl ReportArgs {
             Some(path) if path == Path::new("/dev/stderr") => Destination::Stderr,
             Some(path) => Destination::File(path),
         };
-        let output = self.print.output_to(&to);
+        let output = Print {
+            format: self.format,
+            style: style_for(&to, self.color.choice()),
+            detail: if self.full { Detail::Full } else { Detail::Short },
+        };
         Ok(ResultOptions { save, to, output })
     }
 }

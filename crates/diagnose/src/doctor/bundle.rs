@@ -135,7 +135,7 @@ fn page(findings: &Findings, facts: &Facts, host: &[(&str, String)], trials: &Tr
     let mut page = String::from(
         "What a report of a bug in parshall's probes needs. It names no host, no process and no address.\n\n== doctor\n",
     );
-    page.push_str(&text::text(findings, TextStyle { color: false, width: 120 }));
+    page.push_str(&text::text(findings, TextStyle { width: 120, ..TextStyle::default() }));
     page.push_str("\n== host\n");
     for (name, value) in host {
         let _ = writeln!(page, "{name}: {value}");

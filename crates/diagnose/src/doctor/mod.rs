@@ -30,7 +30,10 @@ pub fn doctor(config: &DoctorRequest) -> anyhow::Result<ExitCode> {
         file.write(bundle::bundle(&findings, &facts).as_bytes())?;
     }
     let page = match config.output.format {
-        Format::Text => text::text(&findings, config.output.style),
+        Format::Text => {
+            let style = config.output.style;
+            style.charset.text(&text::text(&findings, style)).into_owned()
+        }
         Format::Json => json::json(&findings, &origin(begun, findings.kernel.clone()))?,
     };
     output::print(&page)?;

@@ -1,5 +1,6 @@
 //! Who stops processes: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
 use parshall_evidence::timeline::{Timeline, Why};
@@ -54,7 +55,7 @@ impl Stopped {
     /// it reads one or two files.
     pub fn read(&mut self, pid: u32) {
         if let Some(by) = stopped_by(pid) {
-            self.note(pid, by);
+            self.note(pid, by.to_string());
         }
     }
 
@@ -80,13 +81,31 @@ impl Stopped {
     }
 }
 
+/// What stops a process, as far as /proc tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stopper {
+    /// A debugger: its name and process id.
+    Debugger { comm: String, pid: u32 },
+    /// The freezer of a control group: the group's path.
+    Freezer { group: String },
+}
+
+impl fmt::Display for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stopper::Debugger { comm, pid } => write!(f, "{comm} {pid} (ptrace)"),
+            Stopper::Freezer { group } => write!(f, "the freezer of {group}"),
+        }
+    }
+}
+
 /// The debugger of a process, or the freezer of its control group if that is frozen.
-pub fn stopped_by(pid: u32) -> Option<String> {
+pub fn stopped_by(pid: u32) -> Option<Stopper> {
     let status = bounded_file::text(format!("/proc/{pid}/status")).ok()?;
     let tracer = proc_fs::status_field(&status, "TracerPid").and_then(|field| field.parse::<u32>().ok());
     match tracer.filter(|&tracer| tracer != 0) {
-        Some(tracer) => Some(format!("{} {tracer} (ptrace)", comm(tracer))),
-        None => frozen_group(pid).map(|group| format!("the freezer of {group}")),
+        Some(tracer) => Some(Stopper::Debugger { comm: comm(tracer), pid: tracer }),
+        None => frozen_group(pid).map(|group| Stopper::Freezer { group }),
     }
 }
 

@@ -1,17 +1,39 @@
-//! How a report is printed: one file per format.
+//! How a report is printed: one file per format, and this list. What is said is decided in [`parshall_core::report`].
 mod json;
 mod text;
 
+use clap::ValueEnum;
+use parshall_core::report::Detail;
 use parshall_evidence::Report;
-use parshall_host::output::{Format, Output};
+use parshall_host::output::TextStyle;
 
 pub use json::json;
 pub use text::text;
 
-/// A report in the requested format.
-pub fn render(report: &Report, output: &Output) -> anyhow::Result<String> {
-    match output.format {
-        Format::Text => Ok(text(report, output.style)),
+/// `--format` of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// One JSON document
+    Json,
+}
+
+/// How a report is printed.
+#[derive(Debug, Clone, Copy)]
+pub struct Print {
+    /// The format.
+    pub format: Format,
+    /// The style of text.
+    pub style: TextStyle,
+    /// How much of it, in formats for people.
+    pub detail: Detail,
+}
+
+/// A report as the user asked for it.
+pub fn render(report: &Report, print: &Print) -> anyhow::Result<String> {
+    match print.format {
+        Format::Text => Ok(text(report, print.style, print.detail)),
         Format::Json => json(report),
     }
 }

@@ -1,8 +1,9 @@
 //! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall-diagnose` rewrites the files.
 use std::path::PathBuf;
 
+use parshall_core::report::Detail;
 use parshall_core::text::is_printable;
-use parshall_host::output::{TextStyle, columns};
+use parshall_host::output::{Charset, TextStyle, columns};
 use serde_json::Value;
 
 use super::{json, text};
@@ -18,17 +19,43 @@ fn golden(name: &str, got: &str) {
     assert!(want == got, "{name} differs; BLESS=1 rewrites it. Got:\n{got}");
 }
 
+const BOTH: [Detail; 2] = [Detail::Short, Detail::Full];
+
+fn style(width: usize) -> TextStyle {
+    TextStyle { width, ..TextStyle::default() }
+}
+
+fn fits(name: &str, width: usize, page: &str) {
+    for line in page.lines() {
+        assert!(columns(line) <= width, "{name} at {width}: {line}");
+        assert_eq!(line, line.trim_end(), "{name} at {width} has trailing space");
+    }
+}
+
 #[test]
 fn text_at_three_widths() {
     for (name, report) in reports::all() {
         for width in [80, 100, 120] {
-            let page = text(&report, TextStyle { color: false, width });
-            for line in page.lines() {
-                assert!(columns(line) <= width, "{name} at {width}: {line}");
-                assert_eq!(line, line.trim_end(), "{name} at {width} has trailing space");
-            }
+            let page = text(&report, style(width), Detail::Short);
+            fits(name, width, &page);
             golden(&format!("{name}.{width}.txt"), &page);
         }
+        let page = text(&report, style(100), Detail::Full);
+        fits(name, 100, &page);
+        golden(&format!("{name}.full.txt"), &page);
+    }
+}
+
+#[test]
+fn ascii_where_there_is_no_more() {
+    for (name, report) in reports::all() {
+        let ascii = TextStyle { charset: Charset::Ascii, ..style(80) };
+        for detail in BOTH {
+            let page = text(&report, ascii, detail);
+            assert!(page.is_ascii(), "{name}: {page}");
+            fits(name, 80, &page);
+        }
+        golden(&format!("{name}.ascii.txt"), &text(&report, ascii, Detail::Short));
     }
 }
 
@@ -45,8 +72,8 @@ fn json_is_stable_and_reads_back() {
 #[test]
 fn colour_adds_nothing_but_escapes() {
     for (_, report) in reports::all() {
-        let plain = text(&report, TextStyle { color: false, width: 100 });
-        let mut colored = text(&report, TextStyle { color: true, width: 100 });
+        let plain = text(&report, style(100), Detail::Full);
+        let mut colored = text(&report, TextStyle { color: true, ..style(100) }, Detail::Full);
         assert_ne!(plain, colored);
         for code in ["\x1b[2m", "\x1b[1m", "\x1b[1;32m", "\x1b[1;33m", "\x1b[1;31m", "\x1b[0m"] {
             colored = colored.replace(code, "");
@@ -84,7 +111,8 @@ fn no_text_of_a_report_moves_the_cursor_or_reverses_a_line() {
             // Words of a fixed list are none that a host chooses.
             let Ok(report) = serde_json::from_value::<parshall_evidence::Report>(changed.clone()) else { return };
             checked += 1;
-            for page in [text(&report, TextStyle { color: false, width: 100 }), json(&report).unwrap()] {
+            let texts = BOTH.map(|detail| text(&report, style(100), detail));
+            for page in texts.into_iter().chain([json(&report).unwrap()]) {
                 let wrong = page.lines().find(|line| !line.chars().all(is_printable));
                 assert_eq!(wrong, None, "{name}");
             }
@@ -96,7 +124,7 @@ fn no_text_of_a_report_moves_the_cursor_or_reverses_a_line() {
 #[test]
 fn an_empty_report_prints_at_any_width() {
     for width in [1, 20, 60] {
-        let page = text(&reports::empty(), TextStyle { color: true, width });
+        let page = text(&reports::empty(), TextStyle { color: true, ..style(width) }, Detail::Full);
         assert!(page.contains("INSUFFICIENT EVIDENCE"));
     }
 }

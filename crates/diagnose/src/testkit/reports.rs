@@ -23,8 +23,27 @@ fn account(n: u64, wall_ms: f64, states: &[(&str, &str, f64)]) -> Account {
     Account { n, wall_ms, states, each: Vec::new() }
 }
 
-fn ruled(cause: &str, why: &str) -> RuledOut {
-    RuledOut { cause: cause.into(), why: why.into() }
+fn figure(figure: f64, unit: &str, what: &str) -> Figure {
+    Figure { figure, unit: unit.into(), what: what.into(), ..Figure::default() }
+}
+
+/// `0 of 4,812 segments retransmitted`.
+fn none_of(all: f64, unit: &str, what: &str) -> Figure {
+    Figure { of: Some(all), ..figure(0.0, unit, what) }
+}
+
+fn ruled(cause: &str, first: Figure) -> RuledOut {
+    let mut entry = RuledOut { cause: cause.into(), seen: first.figure > 0.0, first, ..RuledOut::default() };
+    entry.why = parshall_core::report::why(&entry);
+    entry
+}
+
+/// What was seen, and was too short.
+fn short(cause: &str, first: Figure) -> RuledOut {
+    let mut entry = ruled(cause, first);
+    entry.because = Some("too short to make a request slow".into());
+    entry.why = parshall_core::report::why(&entry);
+    entry
 }
 
 /// A report about nothing.
@@ -59,6 +78,7 @@ fn nagle() -> Finding {
         cause: "nagle-delayed-ack".into(),
         title: "Small writes wait for a delayed ACK".into(),
         share: 0.986,
+        share_of: ShareOf::FlowTime,
         lost_ms: 4903.1,
         lost_share: 0.998,
         confidence: Confidence::High,
@@ -141,10 +161,13 @@ pub fn cause() -> Report {
         },
         findings: vec![nagle()],
         ruled_out: vec![
-            ruled("packet-loss", "0 of 4,812 segments retransmitted"),
-            ruled("run-queue-latency", "p99 38 µs"),
-            ruled("cork-held", "0 % of the flows' time with a partial segment held by TCP_CORK or MSG_MORE"),
-            ruled("peer-window-limited", "0 % of the flows' time with the peer's window full"),
+            ruled("packet-loss", none_of(4812.0, "segments", "retransmitted")),
+            short("run-queue-latency", figure(0.021, "1", "of the requests' time waiting for a CPU")),
+            ruled(
+                "cork-held",
+                figure(0.0, "1", "of the flows' time with a partial segment held by TCP_CORK or MSG_MORE"),
+            ),
+            ruled("peer-window-limited", figure(0.0, "1", "of the flows' time with the peer's window full")),
         ],
         time: TimeAccount {
             flows: account(12, 60_000.0, &flows),
@@ -187,11 +210,12 @@ fn small_buffer() -> Finding {
         cause: "small-copy-buffer".into(),
         title: "The relay copies with a small buffer".into(),
         share: 0.71,
+        share_of: ShareOf::ThreadTime,
         lost_ms: 7_130.0,
         lost_share: 0.81,
         confidence: Confidence::Medium,
         summary:
-            "Thread 812 (relay) moves 8,192 B with each pair of recv and send and is on the CPU 98.0 % of the time."
+            "Thread 812 (relay) moves 8,192 B with each pair of recv and send, with more data waiting after each read."
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         chain: Vec::new(),
@@ -205,7 +229,7 @@ fn small_buffer() -> Finding {
 pub fn thread_cause() -> Report {
     let top = small_buffer();
     let mut second = nagle();
-    second.lost_share = 0.12;
+    (second.share, second.lost_share) = (0.12, 0.12);
     let threads = [
         ("cpu-kernel", "on CPU in the kernel", 0.86),
         ("cpu-user", "on CPU in user code", 0.12),
@@ -226,7 +250,7 @@ pub fn thread_cause() -> Report {
             summary: "The relay spends its time in system calls of 8 KiB each; give it a larger buffer.".into(),
         },
         findings: vec![top, second],
-        ruled_out: vec![ruled("packet-loss", "0 of 912,004 segments retransmitted")],
+        ruled_out: vec![ruled("packet-loss", none_of(912_004.0, "segments", "retransmitted"))],
         time: TimeAccount {
             flows: account(
                 2,
@@ -277,9 +301,19 @@ fn lock_hops() -> Vec<ChainHop> {
         ),
         hop("postgres", &[940], 8, 0.96, "client", "sleeps in recvfrom: its client 127.0.0.1:51234 sends nothing"),
     ];
-    hops[3].stack = ["schedule [k]", "unix_stream_read_generic [k]", "recv", "secure_read", "PostgresMain"]
-        .map(String::from)
-        .into();
+    hops[3].stack = [
+        "schedule [k]",
+        "unix_stream_read_generic [k]",
+        "__x64_sys_recvfrom [k]",
+        "do_syscall_64 [k]",
+        "entry_SYSCALL_64_after_hwframe [k]",
+        "recv",
+        "secure_read",
+        "std::vector<int, std::allocator<int> >::push_back",
+        "PostgresMain",
+    ]
+    .map(String::from)
+    .into();
     hops
 }
 
@@ -289,9 +323,10 @@ fn lock() -> Finding {
         cause: "lock-contention".into(),
         title: "Requests wait for a lock".into(),
         share: 0.96,
+        share_of: ShareOf::RequestTime,
         lost_ms: 382.0,
         lost_share: 0.97,
-        summary: "96 % of the time of 205 requests: postgres 950 waits for a lock; postgres 940 holds it and sleeps in recvfrom: \
+        summary: "postgres 950 waits for a lock; postgres 940 holds it and sleeps in recvfrom: \
                   its client 127.0.0.1:51234 sends nothing."
             .into(),
         place: Place { pid: Some(940), tid: Some(940), requests: 205, ..Place::default() },
@@ -361,10 +396,10 @@ pub fn chain() -> Report {
         chain: Some(Chain { hops: lock_hops(), leaf }),
         findings: vec![finding],
         ruled_out: vec![
-            ruled("blocking-disk-io", "0 % of the requests' time"),
-            ruled("timer-wait", "0 % of the requests' time"),
-            ruled("user-cpu-bound", "2.1 % of the requests' time, too short to make a request slow"),
-            ruled("packet-loss", "0 of 4,812 segments retransmitted"),
+            ruled("blocking-disk-io", figure(0.0, "1", "of the requests' time waiting for the disk")),
+            ruled("timer-wait", figure(0.0, "1", "of the requests' time waiting for a timer")),
+            ruled("user-cpu-bound", figure(0.38, "1", "of the busiest thread's time on a CPU")),
+            ruled("packet-loss", none_of(4812.0, "segments", "retransmitted")),
         ],
         ..cause()
     }
@@ -431,8 +466,8 @@ pub fn healthy() -> Report {
                 .into(),
         },
         ruled_out: vec![
-            ruled("packet-loss", "0 of 82,420 segments retransmitted"),
-            ruled("cpu-throttled", "throttled in 0 of 50 quota periods"),
+            ruled("packet-loss", none_of(82_420.0, "segments", "retransmitted")),
+            ruled("cpu-throttled", none_of(50.0, "quota periods", "throttled")),
         ],
         time: TimeAccount {
             flows: account(

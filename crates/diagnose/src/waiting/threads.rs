@@ -10,7 +10,7 @@ use parshall_host::{bounded_file, proc_fs};
 use super::awaited::{Awaited, awaited};
 use super::sockets::Row;
 use crate::follow::sessions;
-use crate::follow::stopped::stopped_by;
+use crate::follow::stopped::{Stopper, stopped_by};
 use crate::mutex::Mutexes;
 use crate::procfs::blocked_in::{SyscallFile, call_of_wchan, kind_of, parse_syscall, takes_descriptor};
 use crate::procfs::thread_account::UNKNOWN_CALL;
@@ -119,12 +119,15 @@ impl<'a> Reader<'a> {
         self.left -= tids.len();
         let sockets: HashMap<i32, u64> = proc_fs::first_sockets(pid, DESCRIPTORS_FIRST).0.into_iter().collect();
         let title = title(&proc_fs::command_line(pid)).unwrap_or_default();
+        let stopper = stopped_by(pid);
         let common = WaitingThread {
             pid,
             process: stat.comm,
             session_lock: sessions::holder(pid, &title).unwrap_or(0),
             title,
-            stopped_by: stopped_by(pid).unwrap_or_default(),
+            // A frozen thread sleeps, as far as its own state tells.
+            state: if matches!(stopper, Some(Stopper::Freezer { .. })) { 'T' } else { '\0' },
+            stopped_by: stopper.map(|by| by.to_string()).unwrap_or_default(),
             ..WaitingThread::default()
         };
         tids.into_iter().filter_map(|tid| self.thread(&common, tid, &sockets)).collect()
@@ -167,16 +170,12 @@ impl<'a> Reader<'a> {
         let mut thread = WaitingThread {
             tid,
             thread: stat.comm,
-            state: stat.state,
+            state: if common.state == 'T' { 'T' } else { stat.state },
             still,
             syscall: NO_SYSCALL,
             lock_owner: self.mutexes.owner(pid, tid).unwrap_or(0),
             ..common.clone()
         };
-        if thread.stopped_by.starts_with("the freezer") {
-            // A frozen thread sleeps, as far as its state tells.
-            thread.state = 'T';
-        }
         match bounded_file::text(format!("{directory}/syscall")).ok().as_deref().and_then(parse_syscall) {
             Some(SyscallFile::In { nr, args }) => {
                 thread.seen = true;

@@ -34,6 +34,17 @@ pub enum ColorArg {
     Never,
 }
 
+impl ColorArg {
+    /// Whether to colour; None where the destination decides.
+    pub fn choice(self) -> Option<bool> {
+        match self {
+            ColorArg::Always => Some(true),
+            ColorArg::Never => Some(false),
+            ColorArg::Auto => None,
+        }
+    }
+}
+
 impl PrintArgs {
     /// The options for a report on stdout.
     pub fn output(self) -> Output {
@@ -46,11 +57,6 @@ impl PrintArgs {
             FormatArg::Text => Format::Text,
             FormatArg::Json => Format::Json,
         };
-        let color = match self.color {
-            ColorArg::Always => Some(true),
-            ColorArg::Never => Some(false),
-            ColorArg::Auto => None,
-        };
-        Output { format, style: style_for(to, color) }
+        Output { format, style: style_for(to, self.color.choice()) }
     }
 }

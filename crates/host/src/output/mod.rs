@@ -1,5 +1,6 @@
 //! Output: formats, the style of text, and functions that write to stdout and stderr.
 mod args;
+mod charset;
 mod terminal;
 mod wrap;
 
@@ -7,18 +8,21 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 pub use args::{ColorArg, FormatArg, PrintArgs};
+pub use charset::Charset;
 use parshall_core::text;
 use serde::Serialize;
 pub use terminal::{style, style_for};
 pub use wrap::{clean, columns, items, words};
 
 /// The style of text.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct TextStyle {
     /// Colours and bold by ANSI escapes.
     pub color: bool,
     /// Columns of the terminal.
     pub width: usize,
+    /// Characters that it shows.
+    pub charset: Charset,
 }
 
 /// The destination of a report.

@@ -1,9 +1,8 @@
-//! Width and colours of the destination of a report.
+//! Width, colours and characters of the destination of a report.
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
-use super::Destination;
-use super::TextStyle;
+use super::{Charset, Destination, TextStyle};
 
 /// Columns without a terminal: fits a page, an issue and a mail.
 const PLAIN_WIDTH: usize = 100;
@@ -22,13 +21,19 @@ pub fn style_for(to: &Destination, color: Option<bool>) -> TextStyle {
     match to {
         Destination::Stdout => on(std::io::stdout(), color),
         Destination::Stderr => on(std::io::stderr(), color),
-        Destination::File(_) => TextStyle { color: color.unwrap_or(false), width: width(None) },
+        Destination::File(_) => {
+            TextStyle { color: color.unwrap_or(false), width: width(None), charset: Charset::of_environment(false) }
+        }
     }
 }
 
 fn on(stream: impl IsTerminal + AsFd, color: Option<bool>) -> TextStyle {
     let terminal = terminal_size::terminal_size_of(&stream).map(|(columns, _)| usize::from(columns.0));
-    TextStyle { color: color.unwrap_or_else(|| wants_color(&stream)), width: width(terminal) }
+    TextStyle {
+        color: color.unwrap_or_else(|| wants_color(&stream)),
+        width: width(terminal),
+        charset: Charset::of_environment(stream.is_terminal()),
+    }
 }
 
 /// Whether to use colours: on a terminal, unless NO_COLOR is set (<https://no-color.org>).

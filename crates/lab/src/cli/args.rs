@@ -105,6 +105,9 @@ pub struct RunArgs {
     /// How results are printed; json is one document per run, a line each
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
+    /// Print all of a report as text, as `parshall attach --full` does
+    #[arg(long)]
+    pub full: bool,
     /// Save what was collected, as JSON; cases that compare save the results of each comparison in FILE-N
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,

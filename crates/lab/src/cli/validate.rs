@@ -1,4 +1,5 @@
 //! Arguments checked and made requests of.
+use parshall_core::report::Detail;
 use parshall_host::error::UserError;
 
 use super::args::{Command, ExperimentArgs, LabArgs, WireArgs};
@@ -20,6 +21,7 @@ impl LabArgs {
                 save: args.save,
                 rung: args.rung,
                 blocks: args.blocks,
+                detail: if args.full { Detail::Full } else { Detail::Short },
                 check: args.check,
             }),
             Command::Ab(args) => {

@@ -104,7 +104,7 @@ fn check(name: &str, got: &str) {
 }
 
 fn check_all(name: &str, report: &Report) {
-    check(&format!("{name}.txt"), &text::text(report, TextStyle { color: false, width: 100 }));
+    check(&format!("{name}.txt"), &text::text(report, TextStyle { width: 100, ..TextStyle::default() }));
     check(&format!("{name}.md"), &markdown::markdown(report));
     let json = serde_json::to_string_pretty(report).expect("JSON") + "\n";
     check(&format!("{name}.json"), &json);
@@ -136,5 +136,5 @@ fn a_run_without_a_complete_block_says_nothing() {
         "{:?}",
         report.notes
     );
-    assert!(text::text(&report, TextStyle { color: false, width: 80 }).contains("NOTHING"));
+    assert!(text::text(&report, TextStyle { width: 80, ..TextStyle::default() }).contains("NOTHING"));
 }

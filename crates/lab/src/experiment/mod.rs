@@ -126,7 +126,10 @@ pub fn try_out(experiment: &Experiment, interrupt: &Interrupt) -> anyhow::Result
 
 fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {
     output::print(&match format {
-        ReportFormat::Text => text::text(report, style_for(&output::Destination::Stdout, None)),
+        ReportFormat::Text => {
+            let style = style_for(&output::Destination::Stdout, None);
+            style.charset.text(&text::text(report, style)).into_owned()
+        }
         ReportFormat::Markdown => markdown::markdown(report),
         ReportFormat::Json => output::json(report)?,
     })

@@ -177,7 +177,7 @@ fn a_case_holds_time_host_and_command_line_of_its_capture() {
     // `show` prints the same, as the whole report.
     let shown = parshall(&["show", case, "--format", "json"]).report();
     assert_eq!(shown, made);
-    let text = parshall(&["show", case]).stdout;
+    let text = parshall(&["show", case, "--full"]).stdout;
     let (day, _) = origin.time.split_once('T').unwrap();
     assert!(
         text.contains(&format!("\n  {day} ")) && text.contains(&format!(" UTC · {} · Linux ", origin.host)),

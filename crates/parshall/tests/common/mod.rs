@@ -115,9 +115,9 @@ impl Done {
     }
 }
 
-/// Runs the binary and waits for its exit.
+/// Runs the binary and waits for its exit. Its text has all characters, whatever the locale of the tests is.
 pub fn parshall(arguments: &[&str]) -> Done {
-    finish(Command::new(PARSHALL).args(arguments))
+    finish(Command::new(PARSHALL).args(arguments).env("LC_ALL", "C.UTF-8"))
 }
 
 /// The share of the CPUs above which other programs spoil a measurement.

@@ -107,6 +107,14 @@ fn take(case: &Case, runs: &Path) {
     }
 }
 
+/// The recorded captures, by the names of their cases.
+pub fn captures() -> impl Iterator<Item = (String, Capture)> {
+    cases().into_iter().filter(|case| recording(case).exists()).map(|case| {
+        let capture = common::capture(&recording(&case));
+        (case.name, capture)
+    })
+}
+
 fn take_missing() {
     static TAKEN: Once = Once::new();
     TAKEN.call_once(|| {

@@ -13,5 +13,6 @@ mod lab_loads;
 mod lab_testbed;
 mod large_case;
 mod recordings;
+mod reports;
 mod sockets;
 mod sockets_delivery;

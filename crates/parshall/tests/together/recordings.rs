@@ -49,6 +49,11 @@ fn recordings() -> Vec<(Recipe, String)> {
     wanted().into_iter().map(with_path).collect()
 }
 
+/// The recorded captures, by the names of their recipes.
+pub fn captures() -> impl Iterator<Item = (String, parshall_evidence::Capture)> {
+    recordings().into_iter().map(|(recipe, path)| (recipe.name, common::capture(path.as_ref())))
+}
+
 #[test]
 fn each_recording_gets_the_verdict_of_its_recipe() {
     let mut wrong = Vec::new();

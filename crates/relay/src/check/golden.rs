@@ -39,7 +39,7 @@ fn output_for_configurations() {
         let loaded = understand(&std::fs::read(folder().join(name)).unwrap());
         assert_eq!(loaded.config.is_err(), name.starts_with("errors"), "{name}: {:#?}", loaded.config);
         let page = match &loaded.config {
-            Ok(config) => text::text(Path::new(name), config, TextStyle { color: false, width: 100 }),
+            Ok(config) => text::text(Path::new(name), config, TextStyle { width: 100, ..TextStyle::default() }),
             Err(errors) => lines(Path::new(name), errors),
         };
         assert!(page.lines().all(|line| line == line.trim_end()), "{page}");

@@ -17,7 +17,9 @@ pub fn check(path: &Path, output: &Output) -> anyhow::Result<ExitCode> {
     let loaded = load(path)?;
     match (output.format, &loaded.config) {
         (Format::Json, _) => output::print(&json::json(path, &loaded)?)?,
-        (Format::Text, Ok(config)) => output::print(&text::text(path, config, output.style))?,
+        (Format::Text, Ok(config)) => {
+            output::print(&output.style.charset.text(&text::text(path, config, output.style)))?;
+        }
         (Format::Text, Err(errors)) => return Ok(print_errors(path, errors)),
     }
     Ok(if loaded.config.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) })

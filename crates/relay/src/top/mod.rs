@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::client::Client;
 use crate::control::snapshot::Snapshot;
-use parshall_host::output::{self, Format, Output};
+use parshall_host::output::{self, Charset, Format, Output};
 
 /// The interval of the live view.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -39,21 +39,23 @@ pub fn top(control: Option<PathBuf>, output: &Output) -> anyhow::Result<ExitCode
         Format::Json => {
             io::stdout().write_all(output::json(&client.snapshot()?)?.as_bytes())?;
         }
-        Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => live(&mut client)?,
-        Format::Text => once(&mut client)?,
+        Format::Text if io::stdout().is_terminal() && io::stdin().is_terminal() => {
+            live(&mut client, output.style.charset)?
+        }
+        Format::Text => once(&mut client, output.style.charset)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn once(client: &mut Client) -> anyhow::Result<()> {
+fn once(client: &mut Client, charset: Charset) -> anyhow::Result<()> {
     let before = client.snapshot()?;
     std::thread::sleep(BRIEF);
     let now = client.snapshot()?;
     let text = view::text(&before, &now, BRIEF, None);
-    Ok(io::stdout().write_all(text.as_bytes())?)
+    Ok(io::stdout().write_all(charset.text(&text).as_bytes())?)
 }
 
-fn live(client: &mut Client) -> anyhow::Result<()> {
+fn live(client: &mut Client, charset: Charset) -> anyhow::Result<()> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, ended.clone())?;
@@ -62,7 +64,7 @@ fn live(client: &mut Client) -> anyhow::Result<()> {
     let mut taken = Instant::now();
     let screen = Screen::enter()?;
     // The first page has no rates.
-    screen.show(&view::text(&before, &before, REFRESH, Some(size())))?;
+    screen.show(&charset.text(&view::text(&before, &before, REFRESH, Some(size()))))?;
     loop {
         let next = taken + REFRESH;
         while let Some(left) = next.checked_duration_since(Instant::now()).filter(|l| !l.is_zero()) {
@@ -75,7 +77,7 @@ fn live(client: &mut Client) -> anyhow::Result<()> {
         let now: Snapshot = client.snapshot()?;
         let elapsed = taken.elapsed();
         taken = Instant::now();
-        screen.show(&view::text(&before, &now, elapsed, Some(size())))?;
+        screen.show(&charset.text(&view::text(&before, &now, elapsed, Some(size()))))?;
         before = now;
     }
 }

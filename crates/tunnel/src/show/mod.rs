@@ -34,7 +34,10 @@ pub fn show(request: &ShowRequest) -> anyhow::Result<ExitCode> {
     let text = match request.output.format {
         Format::Json => output::json(&Document { schema: SCHEMA, tunnels: &tunnels })?,
         // They come from the processes that answer.
-        Format::Text => text::write(&tunnels).lines().map(|line| clean(line) + "\n").collect(),
+        Format::Text => {
+            let page: String = text::write(&tunnels).lines().map(|line| clean(line) + "\n").collect();
+            request.output.style.charset.text(&page).into_owned()
+        }
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

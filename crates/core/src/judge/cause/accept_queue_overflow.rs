@@ -4,15 +4,22 @@
 //! Look-alikes: SYNs lost on the path (`syn-loss`: no listener drops any), a program that is out of descriptors (`fd-limit`), which
 //! fills the queue too and is then the cause.
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, Refused, stalls};
+use super::{Candidate, Cause, Outcome, Refused, denied, record, stalls};
 use crate::judge::chain::named;
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, Spent, network};
 use crate::judge::words;
 use crate::units;
-use parshall_evidence::{ListenerCounters, Place};
+use parshall_evidence::{ListenerCounters, Place, ShareOf};
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "accept-queue-overflow", title: "A listen queue overflows", test };
+pub const CAUSE: Cause = Cause {
+    id: "accept-queue-overflow",
+    title: "A listen queue overflows",
+    test,
+    symptom: dropped,
+    testable: record::counters,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {
@@ -23,12 +30,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
         if let Some(waits) = Waits::on(facts, Spent::NotAccepted) {
             return not_accepted(facts, waits).holds();
         }
-        let (drops, n) = counters.listeners.iter().fold((0, 0), |(d, n), l| (l.drops.saturating_add(d), n + 1));
-        let rest = if drops > 0 { ", while their queues had room" } else { "" };
-        return Outcome::Rejected(format!(
-            "{} connection requests dropped by {n} listeners{rest}",
-            units::count(drops)
+        let drops = counters.listeners.iter().fold(0u64, |n, listener| n.saturating_add(listener.drops));
+        let denial = Denial::of(count(drops, "connection requests", "dropped by listeners")).beside(count(
+            counters.listeners.len() as u64,
+            "listeners",
+            "of the subject",
         ));
+        return denied(denial.because("while their queues had room"));
     };
     let drops = overflowed.iter().fold(0u64, |n, l| n.saturating_add(l.drops));
     let accepted = accepted(facts, &overflowed);
@@ -55,8 +63,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
         Place { pid: (worst.pid != 0).then_some(worst.pid), flows: lost.by_flow.len() as u64, ..Place::default() };
     let mut candidate = Candidate::new(lost.clone(), place, summary, evidence, fix(facts, worst));
     let wait_ns = (drops as f64 * network::SYN_TIMEOUT_NS).max(lost.ns);
-    candidate.refused = Some(Refused { count: drops, of: drops.saturating_add(accepted), wait_ns });
+    candidate.refused =
+        Some(Refused { of_what: ShareOf::Connections, count: drops, of: drops.saturating_add(accepted), wait_ns });
     candidate.holds()
+}
+
+/// Connection requests that listeners dropped, for whatever reason.
+fn dropped(facts: &Facts<'_>) -> f64 {
+    facts.capture.counters.iter().flat_map(|counters| &counters.listeners).map(|listener| listener.drops as f64).sum()
 }
 
 /// Connections that these listeners took in the window. Where they were not counted by listener, all of their namespaces.
@@ -77,8 +91,7 @@ fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
 fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let leaf = waits.leaf;
     let call = units::or(&leaf.syscall, "user code");
-    let summary =
-        format!("{}: nobody accepts the connection; {} waits in {call} meanwhile.", waits.share_words(), named(leaf));
+    let summary = waits.summary(&format!("Nobody accepts the connection; {} waits in {call} meanwhile.", named(leaf)));
     let port = waits.service.rec.address.port();
     let listeners = facts.capture.counters.iter().flat_map(|c| &c.listeners);
     let queued = listeners.filter(|l| l.local.port() == port).max_by_key(|l| l.queued.1);

@@ -3,15 +3,22 @@
 //!
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
 //! is not counted as lost, nor is a connection that sends less than ten times or 1 kB a second.
-use parshall_evidence::Confidence;
+use parshall_evidence::{Confidence, Figure};
 
-use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
+use super::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, record, stalls, thread_name, who};
+use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "app-limited", title: "The local application supplies data slowly", test };
+pub const CAUSE: Cause = Cause {
+    id: "app-limited",
+    title: "The local application supplies data slowly",
+    test,
+    symptom: |facts| facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| matches!(p.blame, Blame::SupplyBlocked | Blame::AppBlocked);
@@ -20,7 +27,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return why_not(facts);
     }
     if lost.seen < 2 {
-        return Outcome::Rejected("only 1 pause of the application was seen".to_string());
+        let pauses = Figure { limit: Some(2.0), ..count(lost.seen, "pauses", "of the application") };
+        return denied(Denial::of(pauses).seen());
     }
     let supply = facts.blamed(&[Blame::SupplyBlocked]).ns * 2.0 >= lost.ns;
     let tid = main_thread(facts, take);
@@ -73,11 +81,8 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested(why);
     }
     let asleep = facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]);
-    let rest = if asleep > 0.0 { ", counted at the flow that waited for it or that it waited for" } else { "" };
-    Outcome::Rejected(format!(
-        "{} of the flows' time with the application asleep over an answer (2 ms or more) or over data to send{rest}",
-        units::percent(asleep)
-    ))
+    let what = "of the flows' time with the application asleep over an answer (2 ms or more) or over data to send";
+    denied(Denial::of(share(asleep, what)).because("counted at the flow that waited for it or that it waited for"))
 }
 
 #[cfg(test)]

@@ -5,25 +5,30 @@
 use parshall_evidence::Hop;
 
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "blocking-disk-io", title: "Requests wait for the disk", test };
+pub const CAUSE: Cause = Cause {
+    id: "blocking-disk-io",
+    title: "Requests wait for the disk",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Disk),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Disk) else { return not_spent(facts, Spent::Disk) };
     let leaf = waits.leaf;
     let file = units::or(&leaf.target, "a file");
-    let summary = format!(
-        "{}: {} waits in {} for the disk, {} a request ({file}).",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "{} waits in {} for the disk, {} a request ({file}).",
         named(leaf),
         units::or(&leaf.syscall, "the kernel"),
         waits.each()
-    );
+    ));
     let fix = format!("{} How busy the disk is: iostat -x 1", change(leaf, &file));
     waits.candidate(summary, Vec::new(), fix).holds()
 }

@@ -2,20 +2,25 @@
 //!
 //! Look-alikes: another server that answers late (blocking-downstream-call), and a resolver that is asked while no request waits.
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "blocking-dns", title: "Requests wait for a name server", test };
+pub const CAUSE: Cause = Cause {
+    id: "blocking-dns",
+    title: "Requests wait for a name server",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Dns),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Dns) else { return not_spent(facts, Spent::Dns) };
     let leaf = waits.leaf;
     let server = units::or(&leaf.target, "the name server");
-    let summary =
-        format!("{}: {} waits for answers of {server}, {} a request.", waits.share_words(), named(leaf), waits.each());
+    let summary = waits.summary(&format!("{} waits for answers of {server}, {} a request.", named(leaf), waits.each()));
     let host = leaf.target.rsplit_once(':').map_or("SERVER", |(host, _)| host);
     let fix = format!(
         "Keep the addresses, look names up ahead or without blocking, or run a cache on this host (systemd-resolved, dnsmasq). How \

@@ -5,21 +5,26 @@
 use parshall_evidence::HopKind;
 
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::{self, named};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "blocking-downstream-call", title: "Requests wait for another server", test };
+pub const CAUSE: Cause = Cause {
+    id: "blocking-downstream-call",
+    title: "Requests wait for another server",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Downstream),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Downstream) else { return not_spent(facts, Spent::Downstream) };
     let leaf = waits.hop(|h| h.kind == HopKind::Reply).unwrap_or(waits.leaf);
     let server = units::or(&leaf.target, "a server that was not seen");
-    let summary =
-        format!("{}: {} waits for replies of {server}, {} a request.", waits.share_words(), named(leaf), waits.each());
+    let summary = waits.summary(&format!("{} waits for replies of {server}, {} a request.", named(leaf), waits.each()));
     let mut evidence = Vec::new();
     let flow = facts.flows.iter().find(|f| f.rec.pid == leaf.pid && f.rec.remote.to_string() == leaf.target);
     if let Some(flow) = flow.filter(|f| rtt_ns(f) > 0.0) {

@@ -2,28 +2,32 @@
 //!
 //! Look-alikes: a data file (blocking-disk-io), and a pipe on which the thread waits for another process' answer.
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::requests::writes;
 use crate::judge::facts::{Facts, Spent};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause =
-    Cause { id: "blocking-log-write", title: "Requests wait for a log or pipe to be written", test };
+pub const CAUSE: Cause = Cause {
+    id: "blocking-log-write",
+    title: "Requests wait for a log or pipe to be written",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Log),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Log) else { return not_spent(facts, Spent::Log) };
     let writer = waits.hop(writes).unwrap_or(waits.leaf);
     let reader = waits.after(writer).map(|h| format!("; {} reads it", named(h))).unwrap_or_default();
     let target = units::or(&writer.target, "a pipe");
-    let summary = format!(
-        "{}: {} waits in {} for {target} to take what it writes, {} a request{reader}.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "{} waits in {} for {target} to take what it writes, {} a request{reader}.",
         named(writer),
         units::or(&writer.syscall, "write"),
         waits.each()
-    );
+    ));
     let fix = format!(
         "Write the log from a thread of its own with a queue that drops lines when it is full, or make its reader faster. What the \
          descriptors of {} are: ls -l /proc/{}/fd",

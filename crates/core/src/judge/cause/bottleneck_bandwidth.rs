@@ -3,14 +3,21 @@
 //!
 //! Look-alikes: random loss (`packet-loss`) and a policer, where the round trip stays near its minimum; a limit of the local device
 //! (`local-shaper`).
-use super::{Candidate, Cause, Outcome, place_of, uses_bbr, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, uses_bbr, who};
+use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::{Blame, Facts, rtt_ns};
 use crate::judge::{stream, words};
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "bottleneck-bandwidth", title: "The slowest link of the path is full", test };
+pub const CAUSE: Cause = Cause {
+    id: "bottleneck-bandwidth",
+    title: "The slowest link of the path is full",
+    test,
+    symptom: largest_rise,
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some((lost, worst)) = stream::lost_to(facts, Blame::Bottleneck) else {
@@ -50,9 +57,14 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
+    let times = amount(largest_rise(facts), "times", "the least round trip at most");
+    denied(Denial::of(times).because("too little for a queue, or of flows that send little bulk data"))
+}
+
+/// The largest round trip of a flow at the end, in units of its least one; 0 where no flow has one.
+fn largest_rise(facts: &Facts<'_>) -> f64 {
     let over = |f: &crate::judge::facts::FlowFact<'_>| ratio(f64::from(f.rec.last.srtt_us) * 1e3, rtt_ns(f));
-    let most = facts.flows.iter().filter(|f| rtt_ns(f) > 0.0).map(over).fold(0.0, f64::max);
-    Outcome::Rejected(format!("round trips at most {most:.1} times their minimum, or of flows that stream little"))
+    facts.flows.iter().filter(|f| rtt_ns(f) > 0.0).map(over).fold(0.0, f64::max)
 }
 
 #[cfg(test)]

@@ -4,15 +4,20 @@
 //!
 //! Look-alikes: an application that fixed its buffer (`rcvbuf-locked`, `sndbuf-limited`), a window without scaling
 //! (`rtt-window-bound`).
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::{stream, words};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause =
-    Cause { id: "buffer-sysctl-cap", title: "The host's largest buffer is too small for the path", test };
+pub const CAUSE: Cause = Cause {
+    id: "buffer-sysctl-cap",
+    title: "The host's largest buffer is too small for the path",
+    test,
+    symptom: |facts| facts.share_in(&[State::PeerWindowLimited, State::SndbufLimited]),
+    testable: record::counters,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {

@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, PeerCommand, Place};
 
-use super::{Candidate, Outcome};
+use super::{Candidate, Outcome, denied};
 use crate::judge::chain;
+use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
@@ -94,23 +95,18 @@ impl<'f, 'a> Waits<'f, 'a> {
         self.part.rec.hops.get(at + 1)
     }
 
-    /// `96 % of the time of 205 requests`.
-    pub fn share_words(&self) -> String {
-        if self.service.rec.waited {
-            return self.waited_words();
-        }
-        let requests = units::plural(self.loss.requests, "request", "requests");
-        format!("{} of the time of {requests}", units::percent(ratio(self.loss.ns, self.loss.time_ns).min(1.0)))
-    }
-
-    /// `3 requests have waited since before the window, the longest for 34 s`.
-    fn waited_words(&self) -> String {
+    /// The sentence of a finding. How much of the requests' time it takes is the finding's share; of requests that did nothing but
+    /// wait, `3 requests have waited since before the window (the longest for 34 s) and not been answered` is put in front.
+    pub fn summary(&self, sentence: &str) -> String {
         let rec = self.service.rec;
+        if !rec.waited {
+            return sentence.to_string();
+        }
         let requests = units::plural(rec.unanswered, "request has", "requests have");
         let before = self.part.rec.longest_ns >= self.facts.capture.window_ns;
         let since = if before { " since before the window" } else { "" };
         let longest = units::duration(rec.unanswered_longest_ns as f64);
-        format!("{requests} waited{since} (the longest for {longest}) and not been answered")
+        format!("{requests} waited{since} (the longest for {longest}) and not been answered: {sentence}")
     }
 
     /// Mean length of it in a request, in words; of requests that only waited, the longest.
@@ -180,9 +176,8 @@ pub fn not_spent(facts: &Facts<'_>, spent: Spent) -> Outcome {
     if facts.requests.is_empty() {
         return Outcome::Untested("single requests were not seen".to_string());
     }
-    let share = facts.requests.share(spent);
-    let rest = if share > 0.0 { ", too short to make a request slow" } else { "" };
-    Outcome::Rejected(format!("{} of the requests' time{rest}", units::percent(share)))
+    let of = share(facts.requests.share(spent), format!("of the requests' time {}", spent.label()));
+    denied(Denial::of(of).because("too short to make a request slow"))
 }
 
 /// Which samples are meant.

@@ -6,8 +6,9 @@
 use parshall_evidence::{Confidence, HopKind};
 
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, handshake_per_request, place_of, stalls};
+use super::{Candidate, Cause, Outcome, denied, handshake_per_request, place_of, record, stalls};
 use crate::judge::chain::named;
+use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::network::OF_LIFE_MIN;
 use crate::judge::facts::{Blame, Facts, Spent};
 use crate::judge::words;
@@ -18,7 +19,13 @@ const FIX: &str = "Keep connections open and use them again: keep-alive (`Connec
     idle connections in the client's pool), or a connection pool before a database (pgbouncer).";
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "connection-per-request", title: "A connection is opened for each request", test };
+pub const CAUSE: Cause = Cause {
+    id: "connection-per-request",
+    title: "A connection is opened for each request",
+    test,
+    symptom: |facts| facts.network.setup.connections as f64,
+    testable: |facts| record::flows(facts) || record::requests(facts),
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     match Waits::on(facts, Spent::Setup) {
@@ -31,23 +38,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
 fn of_requests(waits: Waits<'_, '_>) -> Candidate {
     let rec = waits.service.rec;
     if waits.leaf.kind == HopKind::Connect {
-        let summary = format!(
-            "{}: {} opens a connection to {} for nearly each of them, which takes {} a request.",
-            waits.share_words(),
+        let summary = waits.summary(&format!(
+            "{} opens a connection to {} for nearly each request, which takes {}.",
             named(waits.leaf),
             units::or(&waits.leaf.target, "a server"),
             waits.each()
-        );
+        ));
         return waits.candidate(summary, Vec::new(), FIX);
     }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let each = ratio(rec.requests as f64, rec.connections as f64);
-    let summary = format!(
-        "{}: each connection is opened for {each:.1} requests, and those before the last one take {} a request; {} {did}.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "Each connection is opened for {each:.1} requests, and those before the last one take {} a request; {} {did}.",
         waits.each(),
         named(waits.leaf)
-    );
+    ));
     let evidence = vec![
         words::counted("connections with requests", rec.connections),
         words::counted("of them, opened within the observed time", rec.opened),
@@ -60,18 +65,14 @@ fn of_flows(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested(why);
     }
     let setup = &facts.network.setup;
+    let opened = || count(setup.connections as u64, "connections", "opened for a few exchanges");
     if handshake_per_request::explains(facts) {
-        let n = units::count(setup.connections as u64);
-        return Outcome::Rejected(format!("{n} short connections, whose TLS handshakes are what costs time"));
+        return denied(Denial::of(opened()).because("their TLS handshakes are what costs time"));
     }
     let of_life = ratio(setup.setup_ns, setup.life_ns);
     let lost = facts.blamed(&[Blame::Setup]);
     if lost.ns == 0.0 {
-        return Outcome::Rejected(format!(
-            "{} connections opened for a few exchanges, {} of their life spent on opening them",
-            units::count(setup.connections as u64),
-            units::percent(of_life)
-        ));
+        return denied(Denial::of(opened()).and(share(of_life, "of their life spent on opening them")));
     }
     let rate = ratio(setup.opened as f64, facts.window_s());
     let to = setup.service.map(|address| format!(" to {address}")).unwrap_or_default();

@@ -3,14 +3,20 @@
 //! Look-alike: a retransmission timeout lasts 200 ms too, but retransmits a segment.
 use parshall_evidence::{Confidence, Evidence, Release};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "cork-held", title: "A cork holds the last segment", test };
+pub const CAUSE: Cause = Cause {
+    id: "cork-held",
+    title: "A cork holds the last segment",
+    test,
+    symptom: |facts| facts.share_in(&[State::Corked]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Cork]);

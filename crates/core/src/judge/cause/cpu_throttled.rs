@@ -5,16 +5,23 @@
 use parshall_evidence::{CgroupCpu, Evidence};
 
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, ThreadLoss, main_thread, place_of, shows, stalls};
+use super::{Candidate, Cause, Outcome, ThreadLoss, denied, main_thread, place_of, record, shows, stalls};
 use crate::judge::chain::named;
-use crate::judge::facts::{Blame, Facts, Spent};
+use crate::judge::denial::{self, Denial, count, count_of};
+use crate::judge::facts::{Blame, Facts, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "cpu-throttled", title: "The CPU quota is used up", test };
+pub const CAUSE: Cause = Cause {
+    id: "cpu-throttled",
+    title: "The CPU quota is used up",
+    test,
+    symptom: |facts| facts.throttled_periods() + record::most(facts, throttled),
+    testable: |facts| record::threads(facts) || !facts.capture.cgroups.is_empty(),
+};
 
 /// Share of the threads' working time from which throttling counts although no flow shows it.
 const MIN_THREAD_SHARE: f64 = 0.30;
@@ -31,7 +38,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if !by_threads && lost.ns == 0.0 {
         return why_not(facts, group, share);
     }
-    let summary = summary(group, share);
+    let summary = summary(group);
     let mut evidence = evidence(group, share);
     if lost.ns > 0.0 {
         evidence.insert(0, stalls("waits of flows for a throttled thread", &lost));
@@ -53,10 +60,9 @@ const FIX: &str =
 
 /// Requests whose path ends at a throttled thread.
 fn of_requests(waits: Waits<'_, '_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
-    let spent =
-        format!("{}: {} is out of CPU quota, {} a request.", waits.share_words(), named(waits.leaf), waits.each());
+    let spent = waits.summary(&format!("{} is out of CPU quota, {} a request.", named(waits.leaf), waits.each()));
     let group = group.filter(|g| g.throttled_periods > 0);
-    let summary = group.map_or(spent.clone(), |g| format!("{spent} {}", summary(Some(g), share)));
+    let summary = group.map_or(spent.clone(), |g| format!("{spent} {}", summary(Some(g))));
     let trial = (waits.leaf.pid != 0).then(|| format!("parshall try quota=max --pid {}", waits.leaf.pid));
     let mut candidate = waits.candidate(summary, evidence(group, share), FIX);
     candidate.trial = trial;
@@ -65,23 +71,24 @@ fn of_requests(waits: Waits<'_, '_>, group: Option<&CgroupCpu>, share: f64) -> O
 }
 
 fn why_not(facts: &Facts<'_>, group: Option<&CgroupCpu>, share: f64) -> Outcome {
-    Outcome::Rejected(match group {
-        Some(g) => {
-            format!("throttled in {} of {} quota periods", units::count(g.throttled_periods), units::count(g.periods))
-        }
+    let of_threads = denial::share(share, "of the time in which threads had work throttled");
+    denied(match group {
+        Some(g) => Denial::of(count_of(g.throttled_periods, g.periods, "quota periods", "throttled")).and(of_threads),
         None if facts.threads.is_empty() => {
             return Outcome::Untested("no thread and no control group with a quota was seen".to_string());
         }
-        None => format!(
-            "0 control groups with a quota; threads throttled for {} of the time in which they had work",
-            units::percent(share)
-        ),
+        None => Denial::of(of_threads).beside(count(0, "control groups", "with a quota")),
     })
+}
+
+/// Share of its time in which a thread was throttled.
+fn throttled(thread: &ThreadFact<'_>) -> f64 {
+    ratio(thread.ledger.of(State::Throttled), thread.ledger.wall_ns)
 }
 
 /// Throttled time of the threads, of the time in which they had something to do.
 fn thread_loss(facts: &Facts<'_>) -> ThreadLoss {
-    let throttled = |t: &&crate::judge::facts::ThreadFact<'_>| t.ledger.of(State::Throttled) > 0.0;
+    let throttled = |t: &&ThreadFact<'_>| t.ledger.of(State::Throttled) > 0.0;
     let affected: Vec<_> = facts.threads.iter().filter(throttled).collect();
     if affected.is_empty() {
         // A rung that cannot see it thread by thread: the group's own account.
@@ -95,21 +102,19 @@ fn thread_loss(facts: &Facts<'_>) -> ThreadLoss {
     }
 }
 
-fn summary(group: Option<&CgroupCpu>, share: f64) -> String {
+fn summary(group: Option<&CgroupCpu>) -> String {
     let Some(group) = group else {
-        return format!("The threads were throttled for {} of the time in which they had work.", units::percent(share));
+        return "The threads have work, and are throttled.".to_string();
     };
     let quota = match group.quota_us {
         Some(q) => format!("{} µs of CPU per {} µs", units::count(q), units::count(group.period_us)),
         None => "its quota".to_string(),
     };
     format!(
-        "Control group {} uses up {quota} and was stopped in {} of {} periods; its threads could not run for {} of the time \
-         in which they had work.",
+        "Control group {} uses up {quota} and was stopped in {} of {} periods.",
         group.path,
         units::count(group.throttled_periods),
-        units::count(group.periods),
-        units::percent(share)
+        units::count(group.periods)
     )
 }
 

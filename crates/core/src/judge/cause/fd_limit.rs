@@ -1,15 +1,22 @@
 //! A process has as many descriptors open as its limit allows: accept() fails with EMFILE, and connections wait in the listen queue.
 //!
 //! Look-alikes: a listener that is not served fast enough (`accept-queue-overflow`), where the process has descriptors left.
-use parshall_evidence::Place;
+use parshall_evidence::{DescriptorUse, Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused};
+use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "fd-limit", title: "A process is out of descriptors", test };
+pub const CAUSE: Cause = Cause {
+    id: "fd-limit",
+    title: "A process is out of descriptors",
+    test,
+    symptom: |facts| full(facts).len() as f64,
+    testable: record::counters,
+};
 
 /// Descriptors are closed and opened all the time: with fewer than this share left, the next accept() fails.
 const USED_UP: f64 = 0.98;
@@ -21,23 +28,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(fullest) = counters.descriptors.first() else {
         return Outcome::Untested("the descriptors of the processes could not be read".to_string());
     };
-    let used = format!(
-        "{} of {} descriptors open in the fullest process",
-        units::count(fullest.open),
-        units::count(fullest.limit)
-    );
-    let short: Vec<_> =
-        counters.descriptors.iter().filter(|d| d.limit > 0 && d.open as f64 >= USED_UP * d.limit as f64).collect();
+    let used = Denial::of(count_of(fullest.open, fullest.limit, "descriptors", "open in the fullest process"));
     let waiting = |pid: u32| {
         let own = counters.listeners.iter().filter(move |l| l.pid == pid || l.pid == 0);
         own.map(|l| l.queued.0.min(l.queued.1)).fold(0u64, u64::saturating_add)
     };
-    let Some((full, queued)) = short.iter().map(|d| (d, waiting(d.pid))).max_by_key(|(_, queued)| *queued) else {
-        return Outcome::Rejected(used);
+    let Some((full, queued)) = full(facts).into_iter().map(|d| (d, waiting(d.pid))).max_by_key(|(_, queued)| *queued)
+    else {
+        return denied(used);
     };
     let errors = failed_accepts(facts, full.pid);
     if queued == 0 && errors == 0 {
-        return Outcome::Rejected(format!("{used}, with 0 connections waiting for it to accept"));
+        return denied(used.beside(count(0, "connections", "waiting for it to accept")).seen());
     }
     let name = facts.capture.subject.pids.iter().position(|&pid| pid == full.pid);
     let name =
@@ -66,13 +68,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let place = Place { pid: Some(full.pid), ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
     // Those that wait at both ends of the window have waited, or others in their place, for all of it.
-    let count = queued.max(1);
+    let waiting = queued.max(1);
     let served = counters.rose("Tcp.PassiveOpens");
-    let wait_ns = count as f64 * facts.capture.window_ns as f64;
+    let wait_ns = waiting as f64 * facts.capture.window_ns as f64;
     // Whoever is served waited for a descriptor too.
-    candidate.refused =
-        Some(Refused { count: count.saturating_add(served), of: count.saturating_add(served), wait_ns });
+    let all = waiting.saturating_add(served);
+    candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: all, of: all, wait_ns });
     candidate.holds()
+}
+
+/// The processes that have hardly a descriptor left.
+fn full<'a>(facts: &Facts<'a>) -> Vec<&'a DescriptorUse> {
+    let counters = facts.capture.counters.iter();
+    let full = |d: &&DescriptorUse| d.limit > 0 && d.open as f64 >= USED_UP * d.limit as f64;
+    counters.flat_map(|counters| &counters.descriptors).filter(full).collect()
 }
 
 fn failed_accepts(facts: &Facts<'_>, pid: u32) -> u64 {

@@ -4,7 +4,8 @@
 //! other computing (`user-cpu-bound`).
 use parshall_evidence::Evidence;
 
-use super::{Cause, Outcome, user_cpu_bound};
+use super::{Cause, Outcome, denied, record, user_cpu_bound};
+use crate::judge::denial::{Denial, amount, count, share};
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, Crypto};
 use crate::judge::words;
@@ -12,7 +13,15 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "handshake-per-request", title: "Each request pays for a TLS handshake", test };
+pub const CAUSE: Cause = Cause {
+    id: "handshake-per-request",
+    title: "Each request pays for a TLS handshake",
+    test,
+    symptom: most_crypto,
+    testable: record::threads,
+};
+
+const SAMPLES: &str = "of a thread's samples in a cryptographic library";
 
 /// A handshake is an exchange of its own before the request's (RFC 8446, section 2), so fewer a connection are no handshakes.
 const MIN_EXCHANGES: f64 = 1.5;
@@ -20,33 +29,23 @@ const MIN_EXCHANGES: f64 = 1.5;
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
-    let crypto = Crypto::new(facts.capture);
-    let threads = facts.threads.iter().map(|thread| thread.rec.tid);
-    let Some((tid, crypto)) =
-        threads.map(|tid| (tid, crypto.share(tid))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
-    else {
+    let Some((tid, crypto)) = at_crypto(facts) else {
         return Outcome::Untested("no thread was seen".to_string());
     };
     if setup.connections == 0 || crypto < CRYPTO_SHARE {
-        return Outcome::Rejected(format!(
-            "{} short connections, {} of a thread's samples in a cryptographic library",
-            units::count(setup.connections as u64),
-            units::percent(crypto)
-        ));
+        return denied(
+            Denial::of(count(setup.connections as u64, "connections", "opened for a few exchanges"))
+                .and(share(crypto, SAMPLES)),
+        );
     }
     if setup.exchanges < MIN_EXCHANGES {
-        return Outcome::Rejected(format!(
-            "{:.1} exchanges a connection, and a handshake and a request are two",
-            setup.exchanges.max(1.0)
-        ));
+        let exchanges = amount(setup.exchanges.max(1.0), "exchanges", "per connection");
+        return denied(Denial::of(exchanges).because("and a handshake and a request are two"));
     }
     let Some(mut candidate) =
         user_cpu_bound::candidate(facts).filter(|c| c.place.tid == Some(tid) || c.place.tid.is_none())
     else {
-        return Outcome::Rejected(format!(
-            "{} of a thread's samples in a cryptographic library, which flows hardly wait for",
-            units::percent(crypto)
-        ));
+        return denied(Denial::of(share(crypto, SAMPLES)).because("flows hardly wait for it"));
     };
     let busy = facts.thread(tid).map_or(0.0, |t| t.ledger.on_cpu());
     let each = ratio(busy * crypto, setup.opened as f64);
@@ -69,6 +68,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
                      session tickets in nginx), and use an ECDSA key: a P-256 signature costs a tenth of one with RSA 2048."
         .to_string();
     Outcome::Holds(Box::new(candidate))
+}
+
+/// The thread with the largest share of its samples in a cryptographic library, and that share.
+fn at_crypto(facts: &Facts<'_>) -> Option<(u32, f64)> {
+    let crypto = Crypto::new(facts.capture);
+    let threads = facts.threads.iter().map(|thread| thread.rec.tid);
+    threads.map(|tid| (tid, crypto.share(tid))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+}
+
+fn most_crypto(facts: &Facts<'_>) -> f64 {
+    at_crypto(facts).map_or(0.0, |(_, share)| share)
 }
 
 /// Does this capture show handshakes rather than other computing?

@@ -2,26 +2,29 @@
 //!
 //! Look-alikes: a single thread that serves all (user-cpu-bound, or at capacity), threads that wait for a CPU (run-queue-latency).
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
-use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "hot-thread", title: "One thread is busy while others idle", test };
+pub const CAUSE: Cause = Cause {
+    id: "hot-thread",
+    title: "One thread is busy while others idle",
+    test,
+    symptom: |facts| facts.requests.share(Spent::HotThread),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::HotThread) else { return not_spent(facts, Spent::HotThread) };
     let leaf = waits.leaf;
     let busy = facts.thread(leaf.tid).map_or(0.0, |t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns));
-    let summary = format!(
-        "{}: {} is on a CPU for {} of the time and has requests waiting, while other threads that serve are idle.",
-        waits.share_words(),
-        named(leaf),
-        units::percent(busy)
-    );
+    let summary = waits.summary(&format!(
+        "{} is always on a CPU and has requests waiting, while other threads that serve are idle.",
+        named(leaf)
+    ));
     let evidence = vec![
         words::valued("this thread on a CPU", busy, "1"),
         words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),

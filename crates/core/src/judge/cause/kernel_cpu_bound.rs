@@ -3,24 +3,30 @@
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
 use super::common::{Mode, Waits, hottest_of_process, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::report;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "kernel-cpu-bound", title: "The kernel works for the requests", test };
+pub const CAUSE: Cause = Cause {
+    id: "kernel-cpu-bound",
+    title: "The kernel works for the requests",
+    test,
+    symptom: |facts| facts.requests.share(Spent::CpuKernel),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::CpuKernel) else { return not_spent(facts, Spent::CpuKernel) };
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
-    let summary = format!(
-        "{}: {} is on a CPU for them, {} a request, most of it in the kernel.{most}",
-        waits.share_words(),
+    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let summary = waits.summary(&format!(
+        "{} is on a CPU for {} a request, most of it in the kernel.{most}",
         named(leaf),
         waits.each()
-    );
+    ));
     let fix = format!(
         "Make fewer or larger calls; the functions say which. All of them, with callers: perf record -g -p {} sleep 5; perf report",
         leaf.pid

@@ -2,27 +2,31 @@
 //!
 //! Look-alikes: a bottleneck elsewhere (`bottleneck-bandwidth`: the queue of the local device holds nothing back), random loss
 //! (`packet-loss`: the round trip stays near its minimum).
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, network, rtt_ns};
 use crate::judge::{stream, words};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause =
-    Cause { id: "local-shaper", title: "A queueing discipline of this host limits the rate", test };
+pub const CAUSE: Cause = Cause {
+    id: "local-shaper",
+    title: "A queueing discipline of this host limits the rate",
+    test,
+    symptom: |facts| delayed(facts) as f64,
+    testable: record::counters,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {
         return Outcome::Untested("the queues of the devices were not read".to_string());
     };
     let Some((lost, worst)) = stream::lost_to(facts, Blame::Shaper) else {
-        let held: u64 =
-            counters.namespaces.iter().flat_map(|n| &n.queues).map(|q| q.overlimits).fold(0, u64::saturating_add);
-        return Outcome::Rejected(format!("{} times that the devices' queues held packets back", units::count(held)));
+        return denied(Denial::of(count(delayed(facts), "packets", "delayed by qdiscs")));
     };
     let flow = &facts.flows[worst];
     let Some(queue) = network::shaper(facts, flow) else {
-        return Outcome::Rejected("0 times that the devices' queues held packets back".to_string());
+        return denied(Denial::of(count(delayed(facts), "packets", "delayed by qdiscs")));
     };
     let seconds = counters.elapsed_ns as f64 / 1e9;
     let rate = crate::stats::ratio(queue.sent_bytes as f64, seconds);
@@ -53,6 +57,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
         queue.device
     );
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
+}
+
+/// Packets that the devices' qdiscs delayed for their rate.
+fn delayed(facts: &Facts<'_>) -> u64 {
+    let namespaces = facts.capture.counters.iter().flat_map(|counters| &counters.namespaces);
+    namespaces.flat_map(|n| &n.queues).map(|q| q.overlimits).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

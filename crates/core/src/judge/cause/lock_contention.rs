@@ -6,14 +6,20 @@
 use parshall_evidence::{Evidence, Hop, HopKind};
 
 use super::common::{Waits, not_spent, outstanding};
-use super::{Candidate, Cause, Outcome};
+use super::{Candidate, Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "lock-contention", title: "Requests wait for a lock", test };
+pub const CAUSE: Cause = Cause {
+    id: "lock-contention",
+    title: "Requests wait for a lock",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Lock),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Lock) else { return not_spent(facts, Spent::Lock) };
@@ -24,7 +30,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         Some(holder) => format!("{} holds it and {did}", named(holder)),
         None => "who held it was not seen".to_string(),
     };
-    let summary = format!("{}: {} waits for a lock; {held}.", waits.share_words(), named(lock));
+    let summary = waits.summary(&format!("{} waits for a lock; {held}.", named(lock)));
     let mut evidence = vec![outstanding(waits.service)];
     if waits.service.rec.working_ns > 0 {
         evidence.push(words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"));
@@ -48,7 +54,7 @@ fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
     if let (true, Some(first)) = (one, around.first_mut()) {
         *first = format!("{first} of {}", named(cycle[0]));
     }
-    let summary = format!("{}: a deadlock. {}.", waits.share_words(), around.join(" waits for "));
+    let summary = waits.summary(&format!("a deadlock. {}.", around.join(" waits for ")));
     let who = waits.leaf;
     let fix = format!(
         "None of them goes on by itself: restart {} now, then take the locks in the same order everywhere. \

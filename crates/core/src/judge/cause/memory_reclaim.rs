@@ -4,14 +4,20 @@
 use parshall_evidence::{Evidence, MemoryGroup};
 
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent, requests};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "memory-reclaim", title: "Requests wait for memory", test };
+pub const CAUSE: Cause = Cause {
+    id: "memory-reclaim",
+    title: "Requests wait for memory",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Memory),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Memory) else { return not_spent(facts, Spent::Memory) };
@@ -19,7 +25,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let group = requests::thrashing(facts.capture, leaf.pid);
     let again = group.map_or_else(String::new, |g| format!(", for what was in memory before: {}", room(g)));
-    let summary = format!("{}: {} {did}, {} a request{again}.", waits.share_words(), named(leaf), waits.each());
+    let summary = waits.summary(&format!("{} {did}, {} a request{again}.", named(leaf), waits.each()));
     let fix = format!(
         "Give its control group or the host more memory, or let it use less: what it needs is reclaimed before it is used again. \
          The group's events: cat /sys/fs/cgroup$(sed -n s/^0:://p /proc/{}/cgroup)/memory.events",

@@ -1,5 +1,5 @@
 //! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
-//! its lost time and evidence, or says with a number why not. Look-alikes are tested inside each cause.
+//! its lost time and evidence, or says with figures why not. Look-alikes are tested inside each cause.
 mod accept_queue_overflow;
 mod app_limited;
 mod blocking_disk_io;
@@ -47,11 +47,13 @@ mod user_cpu_bound;
 mod workers_exhausted;
 
 use common::RequestLoss;
-use parshall_evidence::{Confidence, Evidence, FlowRecord, PeerCommand, Place};
+use parshall_evidence::{Confidence, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
 
+use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::{same_address, serves};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -66,6 +68,11 @@ pub struct Cause {
     pub title: &'static str,
     /// Does it hold?
     pub test: fn(&Facts<'_>) -> Outcome,
+    /// How much of it is on record: above 0 if anything is. It is read from the accounts and the counters and not from what `test`
+    /// says, so that a report which denies what is on record is noticed ([`crate::judge::check`]).
+    pub symptom: fn(&Facts<'_>) -> f64,
+    /// Was enough observed to rule it out?
+    pub testable: fn(&Facts<'_>) -> bool,
 }
 
 /// All causes. Adding one means adding its file and its line here.
@@ -121,8 +128,8 @@ pub const CAUSES: &[Cause] = &[
 pub enum Outcome {
     /// Its discriminator holds and its look-alikes failed.
     Holds(Box<Candidate>),
-    /// It does not hold, and the number that says so.
-    Rejected(String),
+    /// It does not hold, and the figures that say so.
+    Rejected(Box<Denial>),
     /// The capture cannot tell, and what it lacks.
     Untested(String),
 }
@@ -199,6 +206,8 @@ pub struct ThreadLoss {
 /// Work that was turned away, or that waited where no flow shows it: connections that were not accepted, datagrams that were dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refused {
+    /// What was turned away.
+    pub of_what: ShareOf,
     /// How many connections or datagrams in the window.
     pub count: u64,
     /// Of how many, those that were served included.
@@ -219,15 +228,18 @@ fn shows(facts: &Facts<'_>, lost: &Lost) -> bool {
     lost.share(facts).min(ratio(facts.lost_ns(), facts.could_ns())) >= MIN_SHARE
 }
 
+fn denied(denial: Denial) -> Outcome {
+    Outcome::Rejected(Box::new(denial))
+}
+
 /// What a cause without lost time answers: the share of the flows' time in its states, which is what speaks against
 /// it; `otherwise` says where that time is counted, if there was any.
 fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let share = facts.share_in(states);
-    let rest = if share > 0.0 { format!(", {otherwise}") } else { String::new() };
-    Outcome::Rejected(format!("{} of the flows' time {what}{rest}", units::percent(share)))
+    let of = denial::share(facts.share_in(states), format!("of the flows' time {what}"));
+    denied(Denial::of(of).because(otherwise))
 }
 
 /// The diagnosis of the process at the other end of a flow: by its id if that is known, by the port of the service otherwise.

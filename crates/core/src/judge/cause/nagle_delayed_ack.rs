@@ -3,16 +3,23 @@
 //!
 //! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is retransmitted), a slow peer (its ACK
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
-use parshall_evidence::{Confidence, Evidence, Release};
+use parshall_evidence::{Confidence, Evidence, Figure, Release};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command};
+use super::{Candidate, Cause, Outcome, denied, not_lost, place_of, record, stalls, try_command};
+use crate::judge::denial::amount;
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "nagle-delayed-ack", title: "Small writes wait for a delayed ACK", test };
+pub const CAUSE: Cause = Cause {
+    id: "nagle-delayed-ack",
+    title: "Small writes wait for a delayed ACK",
+    test,
+    symptom: |facts| facts.share_in(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost =
@@ -22,7 +29,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let held_here = own * 2.0 >= lost.by_flow[0].1;
     let timers = timers_seen(facts, if held_here { Blame::NagleDelack } else { Blame::PeerHeld });
     let flow = &facts.flows[worst];
-    let (summary, fix) = if held_here { told_by_sender(flow, &lost) } else { told_by_peer(flow, &lost) };
+    let (summary, fix) = if held_here { explained_by_sender(flow, &lost) } else { explained_by_peer(flow, &lost) };
     let mut candidate =
         Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence(facts, &lost, timers, held_here), fix);
     candidate.confidence = if timers > 0 { Confidence::High } else { Confidence::Medium };
@@ -44,7 +51,7 @@ fn timers_seen(facts: &Facts<'_>, blame: Blame) -> u64 {
     facts.lost(|p| p.blame == blame && seen(p.release)).count
 }
 
-fn told_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
+fn explained_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let name = words::flow_arrow(flow.rec);
     let timer = timer(lost);
     let summary = match flow.rec.calls.last_pair_bytes {
@@ -81,7 +88,7 @@ fn timer(lost: &Lost) -> String {
     if (35.0..60.0).contains(&ms) { "40 ms".to_string() } else { format!("{ms:.0} ms") }
 }
 
-fn told_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
+fn explained_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
     let end = if is_client(flow.rec) { "server" } else { "client" };
     let summary = format!(
         "{}: the peer sends each message in two or more small writes. Its Nagle algorithm holds the second until we \
@@ -134,9 +141,9 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     let sum = |of: fn(&FlowFact<'_>) -> u64| -> f64 { facts.flows.iter().map(|f| of(f) as f64 * f.ledger.scale).sum() };
     let (held, sends) = (sum(|f| f.rec.calls.held_sends), sum(|f| f.rec.calls.sends));
     match outcome {
-        Outcome::Rejected(why) if sends >= 1.0 => {
-            let about = |n| words::about(facts.scaled(), units::count_f(n));
-            Outcome::Rejected(format!("{why}; Nagle held {} of {} sends", about(held), about(sends)))
+        Outcome::Rejected(denial) if sends >= 1.0 => {
+            let held = amount(held.round(), "sends", "held by Nagle");
+            denied(denial.beside(Figure { of: Some(sends.round()), scaled: facts.scaled(), ..held }))
         }
         other => other,
     }

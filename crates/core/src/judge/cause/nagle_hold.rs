@@ -2,17 +2,24 @@
 //!
 //! Look-alikes: the delayed ACK (40 ms and more), and a bulk sender whose last partial segment is topped up by its next
 //! write: that delays no message.
-use parshall_evidence::Evidence;
+use parshall_evidence::{Evidence, Figure};
 
 use super::nagle_delayed_ack::nodelay_is_on;
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
+use super::{Candidate, Cause, Outcome, denied, not_lost, place_of, record, stalls, try_command, who};
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "nagle-hold", title: "Small writes wait a round trip for an ACK", test };
+pub const CAUSE: Cause = Cause {
+    id: "nagle-hold",
+    title: "Small writes wait a round trip for an ACK",
+    test,
+    symptom: |facts| facts.share_in(&[State::HeldByNagle]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.lost(|p| p.blame == Blame::Nagle && small_writer(&facts.flows[p.flow]));
@@ -21,8 +28,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return match held.count {
             0 => not_lost(facts, "held by Nagle for a round trip", &[State::HeldByNagle], "under 1 ms each"),
             n => {
-                let holds = words::about(held.scaled, units::count(n));
-                Outcome::Rejected(format!("{holds} holds, all of a bulk sender"))
+                let holds = Figure { scaled: held.scaled, ..count(n, "holds", "by Nagle's algorithm") };
+                denied(Denial::of(holds).because("all of a bulk sender"))
             }
         };
     };

@@ -5,14 +5,21 @@
 //! `retransmission-timeout`; a stream that fills its path is `bottleneck-bandwidth`.
 use parshall_evidence::{Confidence, Evidence};
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, try_command, uses_bbr, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, try_command, uses_bbr, who};
+use crate::judge::denial::{Denial, count_of};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "packet-loss", title: "Segments are lost on the way", test };
+pub const CAUSE: Cause = Cause {
+    id: "packet-loss",
+    title: "Segments are lost on the way",
+    test,
+    symptom: |facts| facts.retransmitted().0 as f64,
+    testable: record::segments,
+};
 
 /// Below this share of segments retransmitted, loss is not what a flow waits for.
 const MIN_RATE: f64 = 0.005;
@@ -28,16 +35,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
             "no segment with data was sent; losses of what is received show at the sender".into(),
         );
     }
-    let counts = format!("{} of {} segments retransmitted", units::count(retransmitted), units::count(sent));
+    let counts = Denial::of(count_of(retransmitted, sent, "segments", "retransmitted"));
     let flows: Vec<_> = lost.affected(facts).into_iter().map(|i| &facts.flows[i]).collect();
     let own =
         flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.retransmitted), d.saturating_add(f.data_segs)));
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
     if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE {
-        return Outcome::Rejected(counts);
+        return denied(counts.because("too few for flows to wait for"));
     }
     if super::retransmission_timeout::share_of_loss(facts) >= super::retransmission_timeout::MIN_OF_LOSS {
-        return Outcome::Rejected(format!("{counts}, and the time goes into timeouts"));
+        return denied(counts.because("and the time goes into timeouts"));
     }
     let timeouts = facts.blamed(&[Blame::Rto]);
     let rto_events: u64 =

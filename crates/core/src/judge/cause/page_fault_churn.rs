@@ -3,22 +3,27 @@
 //!
 //! Look-alikes: memory that is reclaimed (memory-reclaim), other work of the kernel (kernel-cpu-bound).
 use super::common::{Mode, Waits, hottest_of_process, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "page-fault-churn", title: "Requests fault in fresh memory", test };
+pub const CAUSE: Cause = Cause {
+    id: "page-fault-churn",
+    title: "Requests fault in fresh memory",
+    test,
+    symptom: |facts| facts.requests.share(Spent::PageFaults),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::PageFaults) else { return not_spent(facts, Spent::PageFaults) };
     let leaf = waits.leaf;
-    let summary = format!(
-        "{}: {} spends {} a request in page faults, mapping and unmapping.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "{} spends {} a request in page faults, mapping and unmapping.",
         named(leaf),
         waits.each()
-    );
+    ));
     let fix = format!(
         "Reuse buffers, or let the allocator keep its memory (glibc: MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_; jemalloc: \
          dirty_decay_ms). Faults a second: pidstat -r -p {} 1",

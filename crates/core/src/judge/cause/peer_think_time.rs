@@ -3,9 +3,10 @@
 //! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If
 //! the other end is on this host and the wait has a reason there, the reason is the cause; a hypervisor that takes the
 //! CPU away is one.
-use parshall_evidence::Confidence;
+use parshall_evidence::{Confidence, Figure};
 
-use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, denied, not_lost, peer_command, peer_words, place_of, record, stalls, who};
+use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::thread::State as ThreadState;
@@ -15,7 +16,13 @@ use crate::units;
 use crate::wait::Wait;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "peer-think-time", title: "The peer takes its time to answer", test };
+pub const CAUSE: Cause = Cause {
+    id: "peer-think-time",
+    title: "The peer takes its time to answer",
+    test,
+    symptom: |facts| facts.share_in(&[State::PeerThinking]),
+    testable: record::flows,
+};
 
 /// An upstream explains its proxy's clients when it waits for at least this much of what they do.
 const UPSTREAM_SHARE: f64 = 0.3;
@@ -26,12 +33,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let flow = &facts.flows[worst];
     let rtt = rtt_ns(flow);
     if lost.p50_ns < 2e6 || lost.p50_ns <= 4.0 * rtt {
-        return Outcome::Rejected(format!("the peer answers in {}", units::duration(lost.p50_ns)));
+        let answer = amount(lost.p50_ns / 1e6, "ms", "until the peer answers, median");
+        return denied(Denial::of(Figure { limit: Some(2.0_f64.max(4.0 * rtt / 1e6)), ..answer }).seen());
     }
     let stolen = facts.stolen_share();
     if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= stolen * facts.capture.window_ns as f64 {
-        let stolen = units::percent(stolen);
-        return Outcome::Rejected(format!("the hypervisor took {stolen} of the CPUs' time, which explains it"));
+        let taken = share(stolen, "of the CPUs' time taken by the hypervisor");
+        return denied(Denial::of(taken).because("which explains the wait").seen());
     }
     let stream = flow.shape == Shape::StreamIn;
     let verb = if stream { "supplies no data for" } else { "answers after" };
@@ -110,7 +118,7 @@ fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
 }
 
 fn why_not(facts: &Facts<'_>) -> Outcome {
-    let otherwise = "for a reason found at the other end, under 2 ms each, or with little to hear";
+    let otherwise = "for a reason found at the other end, under 2 ms each, or with few bytes received";
     not_lost(facts, "waiting for a reply", &[State::PeerThinking], otherwise)
 }
 

@@ -3,7 +3,9 @@
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, try_command, who};
+use super::{
+    Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, record, stalls, try_command, who,
+};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -11,7 +13,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "peer-window-limited", title: "The peer's receive window is full", test };
+pub const CAUSE: Cause = Cause {
+    id: "peer-window-limited",
+    title: "The peer's receive window is full",
+    test,
+    symptom: |facts| facts.share_in(&[State::PeerWindowLimited]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::PeerWindow]);

@@ -3,13 +3,20 @@
 //!
 //! Look-alikes: loss (`packet-loss`, `retransmission-timeout`), which small segments suffer too and from which flows recover; a peer
 //! that is gone, from which nothing comes back.
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use crate::judge::denial::{Denial, count_of};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::{stream, words};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "pmtu-black-hole", title: "Large packets vanish on the path", test };
+pub const CAUSE: Cause = Cause {
+    id: "pmtu-black-hole",
+    title: "Large packets vanish on the path",
+    test,
+    symptom: |facts| facts.retransmitted().0 as f64,
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let (retransmitted, sent) = facts.retransmitted();
@@ -17,11 +24,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested(why);
     }
     let Some((lost, worst)) = stream::lost_to(facts, Blame::BlackHole) else {
-        return Outcome::Rejected(format!(
-            "{} of {} segments retransmitted, on flows whose data is acknowledged",
-            units::count(retransmitted),
-            units::count(sent)
-        ));
+        let counts = count_of(retransmitted, sent, "segments", "retransmitted");
+        return denied(Denial::of(counts).because("on flows whose data is acknowledged"));
     };
     let flow = &facts.flows[worst];
     let last = &flow.rec.last;

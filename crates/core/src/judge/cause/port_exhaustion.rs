@@ -2,16 +2,23 @@
 //!
 //! Look-alikes: a destination that does not answer (`syn-loss`); many open connections that are in use, which are a matter of the
 //! number of clients.
-use parshall_evidence::Place;
+use parshall_evidence::{Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused};
+use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "port-exhaustion", title: "No ephemeral port is left", test };
+pub const CAUSE: Cause = Cause {
+    id: "port-exhaustion",
+    title: "No ephemeral port is left",
+    test,
+    symptom: half_taken,
+    testable: record::counters,
+};
 
 /// The kernel hands out odd ports first and searches long before it gives up, so the last few are hardly ever taken.
 const USED_UP: f64 = 0.95;
@@ -26,7 +33,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested("the range of ephemeral ports could not be read".to_string());
     }
     let Some(fullest) = counters.ports.iter().max_by(|a, b| share(a).total_cmp(&share(b))) else {
-        return Outcome::Rejected("0 destinations to which half of the ephemeral ports are taken".to_string());
+        return denied(Denial::of(count(0, "destinations", "to which half of the ephemeral ports are taken")));
     };
     let taken = format!(
         "{} of {} ephemeral ports taken to {}",
@@ -35,7 +42,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         fullest.remote
     );
     if share(fullest) < USED_UP {
-        return Outcome::Rejected(taken);
+        let what = format!("taken to {}", fullest.remote);
+        return denied(Denial::of(count_of(fullest.taken, fullest.of, "ephemeral ports", what)));
     }
     let summary = format!(
         "{taken}, {} of them in TIME_WAIT: connect() to it fails with EADDRNOTAVAIL until one is free again, 60 s after its connection ended.",
@@ -62,9 +70,19 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut candidate = Candidate::new(Lost::default(), Place::default(), summary, evidence, fix);
     // Nobody counts the calls of connect() that fail; at least one caller has waited for the whole window.
     let blocked = (fullest.taken as f64 - opened as f64).max(1.0) as u64;
-    candidate.refused =
-        Some(Refused { count: blocked, of: fullest.taken.max(blocked), wait_ns: facts.capture.window_ns as f64 });
+    candidate.refused = Some(Refused {
+        of_what: ShareOf::Connections,
+        count: blocked,
+        of: fullest.taken.max(blocked),
+        wait_ns: facts.capture.window_ns as f64,
+    });
     candidate.holds()
+}
+
+/// Destinations to which half of the ephemeral ports or more are taken.
+fn half_taken(facts: &Facts<'_>) -> f64 {
+    let ports = facts.capture.counters.iter().flat_map(|counters| &counters.ports);
+    ports.filter(|ports| share(ports) >= 0.5).count() as f64
 }
 
 fn share(ports: &parshall_evidence::PortUse) -> f64 {

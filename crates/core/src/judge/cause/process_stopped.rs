@@ -2,19 +2,24 @@
 //!
 //! Look-alikes: quota (cpu-throttled), a garbage collector (stop-the-world), a CPU that others use (run-queue-latency).
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "process-stopped", title: "The process is stopped", test };
+pub const CAUSE: Cause = Cause {
+    id: "process-stopped",
+    title: "The process is stopped",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Stopped),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Stopped) else { return not_spent(facts, Spent::Stopped) };
     let leaf = waits.leaf;
     let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
-    let summary =
-        format!("{}: {} was stopped meanwhile{by}, {} a request.", waits.share_words(), named(leaf), waits.each());
+    let summary = waits.summary(&format!("{} was stopped meanwhile{by}, {} a request.", named(leaf), waits.each()));
     let fix = if by.is_empty() {
         format!(
             "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let \

@@ -1,14 +1,20 @@
 //! The receiver set SO_RCVBUF: its window cannot grow, and is smaller than what the path holds in one round trip.
 //!
 //! Look-alikes: the kernel's own limit (`buffer-sysctl-cap`), a reader that does not keep up (`slow-reader`: data waits unread).
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::{stream, words};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "rcvbuf-locked", title: "A fixed receive buffer is too small for the path", test };
+pub const CAUSE: Cause = Cause {
+    id: "rcvbuf-locked",
+    title: "A fixed receive buffer is too small for the path",
+    test,
+    symptom: |facts| facts.share_in(&[State::PeerWindowLimited]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some((lost, worst)) = stream::lost_to(facts, Blame::RcvbufLocked) else {

@@ -2,7 +2,8 @@
 //!
 //! Look-alikes: a reader that does not keep up with full segments (`slow-reader`), a small buffer of full segments (`rcvbuf-locked`,
 //! `buffer-sysctl-cap`): nothing is merged or pruned there.
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::network::RCVBUF_LOCK;
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::{stream, words};
@@ -10,8 +11,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause =
-    Cause { id: "receive-queue-collapse", title: "The receive queue collapses under small segments", test };
+pub const CAUSE: Cause = Cause {
+    id: "receive-queue-collapse",
+    title: "The receive queue collapses under small segments",
+    test,
+    symptom: |facts| record::rose(facts, COUNTERS[0].0) as f64,
+    testable: record::counters,
+};
 
 /// The usual largest receive buffer that the kernel sizes by itself.
 const USUAL_RMEM_MAX: u64 = 6_291_456;
@@ -30,7 +36,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let pruned = counters.rose(COUNTERS[0].0);
     let Some((lost, worst)) = stream::lost_to(facts, Blame::QueueCollapse) else {
-        return Outcome::Rejected(format!("{} times that the receive memory ran out", units::count(pruned)));
+        return denied(Denial::of(count(pruned, "shortages", "of receive memory")));
     };
     let flow = &facts.flows[worst];
     let receiver = stream::receiver(facts, worst).unwrap_or(flow);

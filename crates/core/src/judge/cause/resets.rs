@@ -3,16 +3,23 @@
 //! Look-alikes: connections that are closed in order (`connection-per-request`), a few resets at the end of many requests, and
 //! clients that give up (what their requests waited for is the cause then).
 use parshall_evidence::socket::selection::state::CLOSE;
-use parshall_evidence::{Place, Service};
+use parshall_evidence::{Figure, Place, Service, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused};
+use super::{Candidate, Cause, Outcome, Refused, denied};
+use crate::judge::denial::{Denial, amount, count, count_of};
 use crate::judge::facts::{Facts, Lost, rtt_ns};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "resets", title: "Connections end with a reset", test };
+pub const CAUSE: Cause = Cause {
+    id: "resets",
+    title: "Connections end with a reset",
+    test,
+    symptom: |facts| resets(facts) as f64,
+    testable: |_| true,
+};
 
 /// From this share of the connections on, resets are how this service ends them.
 const MIN_SHARE: f64 = 0.2;
@@ -24,26 +31,23 @@ const MAX_REQUESTS: f64 = 100.0;
 fn test(facts: &Facts<'_>) -> Outcome {
     let net = &facts.capture.net;
     let rose = |name: &str| facts.capture.counters.as_ref().map_or(0, |c| c.rose(name));
-    // Both ends of a connection of this host count one reset each.
-    let resets = net.resets_sent.max(net.resets_received);
+    let resets = resets(facts);
     let closed = net.closed.max(resets);
-    let counts = format!("{} of {} connections reset", units::count(resets), units::count(closed));
+    let counts = Denial::of(count_of(resets, closed, "connections", "reset"));
     if resets < MIN_RESETS || ratio(resets as f64, closed as f64) < MIN_SHARE {
-        return Outcome::Rejected(counts);
+        return denied(counts.because("too few to matter"));
     }
     let services = || facts.requests.services.iter().map(|service| service.rec);
     let abandoned = services().fold(0u64, |n, s| n.saturating_add(s.abandoned));
     // Each proxy on the way resets its own connection, too.
     let hops = facts.requests.services.len() as u64;
     if abandoned.saturating_mul(hops + 1) >= resets {
-        return Outcome::Rejected(format!("{counts}, where clients gave up {} requests", units::count(abandoned)));
+        return denied(counts.beside(count(abandoned, "requests", "given up by their clients")));
     }
     let requests: f64 = services().map(|s| requests_in(s, facts.window_s())).sum();
     if requests > MAX_REQUESTS * resets as f64 {
-        return Outcome::Rejected(format!(
-            "{counts}, beside {} requests",
-            words::about(true, units::count_f(requests))
-        ));
+        let answered = Figure { scaled: true, ..amount(requests.round(), "requests", "answered meanwhile") };
+        return denied(counts.beside(answered));
     }
     let sent = net.resets_sent > net.resets_received / 2;
     let unread = rose("TcpExt.TCPAbortOnClose");
@@ -54,8 +58,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
         _ => ", since they are closed with SO_LINGER 0, or data comes after the close",
     };
     let who = if sent { "the subject resets them" } else { "the peers reset them" };
-    let summary =
-        format!("{counts} in the window: {who}{how}. Each costs its client a new connection, and what was under way.");
+    let summary = format!(
+        "{} of {} connections reset in the window: {who}{how}. Each costs its client a new connection, and what was under way.",
+        units::count(resets),
+        units::count(closed)
+    );
     let mut evidence = vec![
         words::counted("resets sent", net.resets_sent),
         words::counted("resets received", net.resets_received),
@@ -72,9 +79,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let worst = facts.flows.iter().find(|f| f.rec.begin_ns > 0 && f.rec.pid != 0);
     let place = Place { pid: worst.map(|f| f.rec.pid), flows: resets, ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
-    candidate.refused =
-        Some(Refused { count: resets, of: closed, wait_ns: resets as f64 * (opening_ns(facts) + exchange_ns(facts)) });
+    candidate.refused = Some(Refused {
+        of_what: ShareOf::Connections,
+        count: resets,
+        of: closed,
+        wait_ns: resets as f64 * (opening_ns(facts) + exchange_ns(facts)),
+    });
     candidate.holds()
+}
+
+/// Both ends of a connection of this host count one reset each.
+fn resets(facts: &Facts<'_>) -> u64 {
+    facts.capture.net.resets_sent.max(facts.capture.net.resets_received)
 }
 
 /// The requests that a service answered in the window.

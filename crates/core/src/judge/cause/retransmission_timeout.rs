@@ -4,7 +4,8 @@
 //! handshakes (`syn-loss`). A cork waits 200 ms too, and retransmits nothing.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -12,7 +13,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "retransmission-timeout", title: "Losses are noticed by the timer only", test };
+pub const CAUSE: Cause = Cause {
+    id: "retransmission-timeout",
+    title: "Losses are noticed by the timer only",
+    test,
+    symptom: |facts| facts.share_in(&[State::RetransmissionTimeout]),
+    testable: record::flows,
+};
 
 /// With less of the lost time in timeouts, it is the loss that matters (`packet-loss`).
 pub const MIN_OF_LOSS: f64 = 0.6;
@@ -37,12 +44,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let share = share_of_loss(facts);
     if timeouts.ns == 0.0 || retransmitted == 0 || share < MIN_OF_LOSS {
         let of = facts.share_in(&[State::RetransmissionTimeout]);
-        let rest =
-            if of > 0.0 { ", less than what recovery took, or of connections that were being opened" } else { "" };
-        return Outcome::Rejected(format!(
-            "{} of the flows' time with the retransmission timer running{rest}",
-            units::percent(of)
-        ));
+        let denial = Denial::of(denial::share(of, "of the flows' time with the retransmission timer running"));
+        return denied(denial.because("less than what recovery took, or of connections that were being opened"));
     }
     let summary = format!(
         "{}: {} of {} segments are lost, and little follows them that could show it: each waits {} for the retransmission timer.",

@@ -2,14 +2,20 @@
 //!
 //! Look-alikes: a window that is small since its owner fixed it (`rcvbuf-locked`) or the host does (`buffer-sysctl-cap`); one that
 //! is shut by a reader that does not keep up (`peer-window-limited`: it carries far less than itself in a round trip).
-use super::{Candidate, Cause, Outcome, not_lost, peer_command, place_of, stalls, who};
+use super::{Candidate, Cause, Outcome, not_lost, peer_command, place_of, record, stalls, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::{stream, words};
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "rtt-window-bound", title: "One window per round trip", test };
+pub const CAUSE: Cause = Cause {
+    id: "rtt-window-bound",
+    title: "One window per round trip",
+    test,
+    symptom: |facts| facts.share_in(&[State::PeerWindowLimited]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some((lost, worst)) = stream::lost_to(facts, Blame::WindowPerRtt) else {

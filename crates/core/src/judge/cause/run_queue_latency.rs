@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use parshall_evidence::{Confidence, Place, Rung};
 
 use super::common::{Waits, not_spent};
-use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
+use super::{Candidate, Cause, Outcome, ThreadLoss, record, thread_name};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
@@ -16,7 +16,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "run-queue-latency", title: "Requests wait for a CPU that others use", test };
+pub const CAUSE: Cause = Cause {
+    id: "run-queue-latency",
+    title: "Requests wait for a CPU that others use",
+    test,
+    symptom: |facts| facts.requests.share(Spent::RunQueue),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::RunQueue) else {
@@ -24,12 +30,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let leaf = waits.leaf;
     let who = &leaf.target;
-    let summary = format!(
-        "{}: {} could run and waits for a CPU, on which {who} runs, {} a request.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "{} could run and waits for a CPU, on which {who} runs, {} a request.",
         named(leaf),
         waits.each()
-    );
+    ));
     let mut evidence = Vec::new();
     if let Some(p99) = facts.runq_p99_us() {
         evidence.push(words::valued("run queue wait, p99 below", p99 / 1e3, "ms"));
@@ -76,10 +81,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
     let share = ratio(runnable(worst), worst.ledger.wall_ns);
     let name = thread_name(facts, worst.rec.tid);
     let summary = format!(
-        "{name} could run and waits for a CPU for {} of the time, and runs for {} of it; programs beside the subject use {} of CPU time a \
-         second meanwhile.",
-        units::percent(share),
-        units::percent(ratio(worst.ledger.on_cpu(), worst.ledger.wall_ns)),
+        "{name} could run, and waits for a CPU for longer than it runs; programs beside the subject use {} of CPU time a second meanwhile.",
         units::duration(ratio(others, facts.window_s()))
     );
     let evidence = vec![

@@ -5,7 +5,7 @@
 //! requests (its time is idle), a connection for each request (`connection-per-request`).
 use parshall_evidence::{Confidence, PeerCommand};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls};
 use crate::judge::facts::network::Chatter;
 use crate::judge::facts::{Blame, Facts, Lost, rtt_ns};
 use crate::judge::ledger::flow::State;
@@ -14,12 +14,18 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "serial-protocol", title: "Many round trips, one after the other", test };
+pub const CAUSE: Cause = Cause {
+    id: "serial-protocol",
+    title: "Many round trips, one after the other",
+    test,
+    symptom: |facts| facts.share_in(&[State::InFlight]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::RoundTrips]);
     let Some(worst) = lost.worst() else {
-        let otherwise = "with pauses between the requests, or with little distance";
+        let otherwise = "with pauses between the requests, or with a short RTT";
         return not_lost(facts, "with a message in flight", &[State::InFlight], otherwise);
     };
     let pid = facts.flows[worst].rec.pid;
@@ -34,12 +40,11 @@ fn many_questions(facts: &Facts<'_>, chatter: &Chatter, lost: &Lost) -> Outcome 
     let name =
         name.and_then(|i| facts.capture.subject.comms.get(i)).map(|comm| format!(" ({comm})")).unwrap_or_default();
     let summary = format!(
-        "Process {}{name} asks {} {} times in each of its requests, one after the other, {} each: {} of the request's time.",
+        "Process {}{name} asks {} {} times in each of its requests, one after the other, {} each.",
         chatter.pid,
         chatter.asked,
         units::count_f(chatter.per_request),
-        units::duration(chatter.each_ns),
-        units::percent(chatter.share)
+        units::duration(chatter.each_ns)
     );
     let evidence = vec![
         words::valued("questions per request", chatter.per_request, ""),
@@ -63,12 +68,10 @@ fn one_at_a_time(facts: &Facts<'_>, worst: usize, lost: &Lost) -> Outcome {
     let rtt = rtt_ns(flow);
     let rate = ratio(flow.rec.calls.exchanges as f64 * flow.ledger.scale, flow.ledger.wall_ns / 1e9);
     let summary = format!(
-        "{}: one request is under way at a time, and the next one follows the reply: {} a second, each a round trip of {}, {} of the \
-         time.",
+        "{}: one request is under way at a time, and the next one follows the reply: {} a second, each a round trip of {}.",
         super::who(facts, lost),
         words::about(flow.ledger.scaled, units::count_f(rate)),
-        units::duration(rtt),
-        units::percent(ratio(flow.ledger.of(State::InFlight), flow.ledger.wall_ns))
+        units::duration(rtt)
     );
     let evidence = vec![
         stalls("round trips", lost),

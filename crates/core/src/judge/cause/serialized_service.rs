@@ -4,7 +4,7 @@
 //! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
 //! (timer-wait: their replies come bunched or at random).
 use super::common::{Waits, not_spent, outstanding};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
@@ -12,7 +12,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "serialized-service", title: "Requests are served one at a time", test };
+pub const CAUSE: Cause = Cause {
+    id: "serialized-service",
+    title: "Requests are served one at a time",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Serial),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Serial) else { return not_spent(facts, Spent::Serial) };
@@ -23,14 +29,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     } else {
         ratio(rec.observed_ns as f64, rec.requests as f64)
     };
-    let summary = format!(
-        "{}: {} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {} {did}.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "{} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {} {did}.",
         units::decimal(waits.service.outstanding),
         units::duration(gap),
         units::duration(waits.service.typical_ns()),
         named(waits.leaf)
-    );
+    ));
     let evidence = vec![
         outstanding(waits.service),
         words::valued("time between replies, p10", rec.reply_gap_p10_ns as f64 / 1e6, "ms"),

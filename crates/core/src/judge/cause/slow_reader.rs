@@ -5,7 +5,8 @@
 //! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, main_sleep, main_thread, place_of, stalls, thread_name, who};
+use super::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, record, stalls, thread_name, who};
+use crate::judge::denial::{Denial, share};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
@@ -14,7 +15,13 @@ use crate::units;
 use crate::wait::Wait;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "slow-reader", title: "The local reader does not keep up", test };
+pub const CAUSE: Cause = Cause {
+    id: "slow-reader",
+    title: "The local reader does not keep up",
+    test,
+    symptom: |facts| facts.share_in(&[State::ReaderWaiting]).min(facts.raw_share(&[Blame::ReaderBlocked])),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| p.blame == Blame::ReaderBlocked;
@@ -85,13 +92,11 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let waiting = units::percent(facts.share_in(&[State::ReaderWaiting]));
     let asleep = facts.raw_share(&[Blame::ReaderBlocked]);
-    let rest = if asleep > 0.0 { ", counted at the connection that it waited for" } else { "" };
-    Outcome::Rejected(format!(
-        "{waiting} of the flows' time with received data unread, {} with the reader of a stream asleep{rest}",
-        units::percent(asleep)
-    ))
+    let denial =
+        Denial::of(share(facts.share_in(&[State::ReaderWaiting]), "of the flows' time with received data unread"))
+            .and(share(asleep, "of the flows' time with the reader of a stream asleep"));
+    denied(if asleep > 0.0 { denial.because("counted at the connection that it waited for") } else { denial })
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! application's own code (the time is in user mode).
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, Evidence, Place, RelayStart, Rung, SyscallCell};
+use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell};
 
-use super::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
+use super::{Candidate, Cause, Outcome, ThreadLoss, denied, record, thread_name};
+use crate::judge::denial::{Denial, amount, count_of, share};
 use crate::judge::facts::{Facts, Lost, Shape, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
@@ -15,24 +16,40 @@ use crate::units;
 use crate::values::bytes_text;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "small-copy-buffer", title: "A copy loop with a small buffer", test };
+pub const CAUSE: Cause = Cause {
+    id: "small-copy-buffer",
+    title: "A copy loop with a small buffer",
+    test,
+    symptom: |facts| record::most(facts, |thread| thread.rec.copy.pairs.min(thread.rec.copy.recvs) as f64),
+    testable: calls_seen,
+};
 
 /// From this size of a call on, the copying itself costs more than the call.
 const BIG_BYTES: u32 = 64 * 1024;
+
+/// A thread that receives less often does not copy a stream.
+const MIN_RATE: f64 = 1000.0;
+
+/// The calls of a thread were observed.
+fn calls_seen(facts: &Facts<'_>) -> bool {
+    facts.capture.rung != Rung::Procfs && facts.capture.threads.iter().any(|thread| thread.observed_ns > 0)
+}
 
 fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = unseen(facts) {
         return Outcome::Untested(why);
     }
     let together = Together::new(facts);
-    let mut tested: Vec<(&ThreadFact<'_>, Result<(), String>)> =
+    let mut tested: Vec<(&ThreadFact<'_>, Result<(), Box<Denial>>)> =
         facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together.of(t.rec.pid)))).collect();
-    tested.sort_by(|a, b| b.0.ledger.on_cpu().total_cmp(&a.0.ledger.on_cpu()).then(a.0.rec.tid.cmp(&b.0.rec.tid)));
+    let copies = |t: &ThreadFact<'_>| t.rec.copy.pairs > 0;
+    let by_work = |a: &ThreadFact<'_>, b: &ThreadFact<'_>| b.ledger.on_cpu().total_cmp(&a.ledger.on_cpu());
+    tested.sort_by(|(a, _), (b, _)| copies(b).cmp(&copies(a)).then(by_work(a, b)).then(a.rec.tid.cmp(&b.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
         let why = tested.into_iter().next().and_then(|(_, r)| r.err());
-        let threads = units::plural(facts.threads.len() as u64, "thread", "threads");
-        return Outcome::Rejected(why.unwrap_or_else(|| format!("0 of {threads} receive from a TCP socket")));
+        let none = count_of(0, facts.threads.len() as u64, "threads", "receiving from a TCP socket");
+        return denied(why.map_or_else(|| Denial::of(none), |denial| *denial));
     };
     let rec = thread.rec;
     let size = units::bytes(f64::from(rec.copy.mode_bytes));
@@ -41,13 +58,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let kernel = ratio(thread.ledger.of(State::OnCpuKernel), thread.ledger.on_cpu());
     let sliced = is_sliced(thread);
     let summary = format!(
-        "{} copies {size} per receive and send: {} of these calls a second ({} per GB) keep it on a CPU for {} of the time, \
-         {} of that in the kernel, with more data waiting after each read.",
+        "{} copies {size} per receive and send, {} of these calls a second ({} per GB), with more data waiting after each read.",
         thread_name(facts, rec.tid),
         words::about(sliced, units::count_f(calls)),
-        units::count_f(per_gb),
-        units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
-        units::percent(kernel)
+        units::count_f(per_gb)
     );
     let evidence = vec![
         words::valued("commonest size of a receive", f64::from(rec.copy.mode_bytes), "B"),
@@ -149,42 +163,45 @@ impl Together {
 }
 
 /// The discriminator; the error says which number speaks against it.
-pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), String> {
+pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), Box<Denial>> {
     copies(thread, busy(thread))
 }
 
 /// `together` is how busy the thread is with those that take turns with it.
-fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), String> {
+fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), Box<Denial>> {
     let (copy, ledger) = (&thread.rec.copy, &thread.ledger);
-    let reject = |why: String| Err(why);
+    // From here on something was seen: a thread copies.
+    let too_little =
+        |least: f64, figure: Figure| Err(Box::new(Denial::of(Figure { limit: Some(least), ..figure }).seen()));
     if paired(thread) < 0.5 {
-        return reject(format!("{} of the receives are copied to another socket", units::percent(paired(thread))));
+        let copied = share(paired(thread), "of the receives copied to another socket");
+        return Err(Box::new(Denial::of(Figure { limit: Some(0.5), ..copied })));
     }
     if copy.mode_bytes >= BIG_BYTES {
-        return reject(format!("copies {} per call", units::bytes(f64::from(copy.mode_bytes))));
+        let size = amount(copy.mode_bytes.into(), "B", "copied per call");
+        return Err(Box::new(Denial::of(size).because("large enough")));
     }
     let rate = ratio(copy.recvs as f64, observed_s(thread));
-    if rate < 1000.0 {
-        return reject(format!("{} receives a second", words::about(is_sliced(thread), units::count_f(rate))));
+    if rate < MIN_RATE {
+        let rate = Figure { scaled: is_sliced(thread), ..amount(rate.round(), "receives", "a second") };
+        return too_little(MIN_RATE, rate);
     }
     let same = ratio(copy.mode_count as f64, copy.pairs as f64);
     if same < 0.8 {
-        return reject(format!("{} of the receives fill the same buffer", units::percent(same)));
+        return too_little(0.8, share(same, "of the receives filling the same buffer"));
     }
     let busy = busy(thread).max(together);
     if busy < MIN_BUSY {
-        return reject(format!("the copying thread is {} busy", units::percent(busy)));
+        return too_little(MIN_BUSY, share(busy, "of the copying thread's time on a CPU"));
     }
     let user = ledger.of(State::OnCpuUser);
     if ledger.of(State::OnCpuKernel) <= user {
-        return reject(format!(
-            "the copying thread spends {} of its CPU in user mode",
-            units::percent(ratio(user, ledger.on_cpu()))
-        ));
+        let user = share(ratio(user, ledger.on_cpu()), "of the copying thread's CPU time in user mode");
+        return Err(Box::new(Denial::of(user).seen()));
     }
     let left = ratio(copy.left_over as f64, copy.recvs as f64);
     if left < 0.5 {
-        return reject(format!("only {} of the receives left data unread", units::percent(left)));
+        return too_little(0.5, share(left, "of the receives leaving data unread"));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: the kernel's own limit (`buffer-sysctl-cap`), and a path whose queue makes every ACK late (`local-shaper`,
 //! `bottleneck-bandwidth`): there the round trip is far above its minimum.
-use super::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
+use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::{stream, words};
@@ -10,7 +10,13 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "sndbuf-limited", title: "A fixed send buffer is too small for the path", test };
+pub const CAUSE: Cause = Cause {
+    id: "sndbuf-limited",
+    title: "A fixed send buffer is too small for the path",
+    test,
+    symptom: |facts| facts.share_in(&[State::SndbufLimited]),
+    testable: record::flows,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some((lost, worst)) = stream::lost_to(facts, Blame::SndbufLocked) else {

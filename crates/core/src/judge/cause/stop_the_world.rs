@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::requests::is_collector;
 use crate::judge::facts::{Facts, Spent};
@@ -12,18 +12,23 @@ use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "stop-the-world", title: "Garbage collection stops all threads", test };
+pub const CAUSE: Cause = Cause {
+    id: "stop-the-world",
+    title: "Garbage collection stops all threads",
+    test,
+    symptom: |facts| facts.requests.share(Spent::StopTheWorld),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::StopTheWorld) else { return not_spent(facts, Spent::StopTheWorld) };
     let collector = waits.hop(|h| is_collector(&h.thread)).unwrap_or(waits.leaf);
-    let summary = format!(
-        "{}: the threads of {} wait until {} is done, {} a request.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "The threads of {} wait until {} is done, {} a request.",
         units::or(&collector.process, "the process"),
         named(collector),
         waits.each()
-    );
+    ));
     let busy: f64 = facts
         .threads_of(collector.pid)
         .filter(|t| is_collector(&t.rec.comm))

@@ -2,17 +2,29 @@
 //!
 //! Look-alikes: a listener that drops them for lack of room (`accept-queue-overflow`: its drops are counted), a host that does not
 //! answer at all.
-use super::{Candidate, Cause, Outcome, Refused, place_of, stalls, who};
+use parshall_evidence::ShareOf;
+
+use super::{Candidate, Cause, Outcome, Refused, denied, place_of, record, stalls, who};
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, network};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "syn-loss", title: "Segments that open connections are lost", test };
+pub const CAUSE: Cause = Cause {
+    id: "syn-loss",
+    title: "Segments that open connections are lost",
+    test,
+    symptom: |facts| record::rose(facts, REPEATED) as f64,
+    testable: |facts| record::counters(facts) || record::flows(facts),
+};
+
+/// How often a SYN, or the answer to one, was sent again.
+const REPEATED: &str = "TcpExt.TCPSynRetrans";
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let counters = facts.capture.counters.as_ref();
-    let repeated = counters.map_or(0, |c| c.rose("TcpExt.TCPSynRetrans"));
+    let repeated = record::rose(facts, REPEATED);
     let overflows = counters.map_or(0, |c| c.rose("TcpExt.ListenOverflows"));
     let opened =
         facts.capture.net.opened.max(counters.map_or(0, |c| c.rose("Tcp.ActiveOpens").max(c.rose("Tcp.PassiveOpens"))));
@@ -20,16 +32,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if lost.ns == 0.0 && counters.is_none() {
         return Outcome::Untested("the counters of repeated SYNs were not read".to_string());
     }
-    let counts = format!(
-        "{} SYNs or their answers repeated, {} connections opened",
-        units::count(repeated),
-        units::count(opened)
-    );
     if overflows > 0 || (lost.ns == 0.0 && repeated < 3) {
-        return Outcome::Rejected(counts);
+        let denial = Denial::of(count(repeated, "SYNs", "repeated, answers to them included")).beside(count(
+            opened,
+            "connections",
+            "opened",
+        ));
+        let because = if overflows > 0 { "and a listen queue overflowed" } else { "too few to matter" };
+        let denial = denial.because(because);
+        return denied(if lost.ns > 0.0 { denial.seen() } else { denial });
     }
     let seen = lost.by_flow.len() as u64;
-    let count = repeated.max(seen);
+    let all = repeated.max(seen);
     let opening = match lost.worst() {
         Some(_) => format!("{}: opening the connection", who(facts, &lost)),
         None => "Opening a connection".to_string(),
@@ -38,11 +52,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = format!(
         "{opening} takes {} longer each time a SYN or its answer is lost: {} were repeated, while {} connections were opened.",
         units::duration(wait.max(network::SYN_TIMEOUT_NS)),
-        units::count(count),
+        units::count(all),
         units::count(opened)
     );
     let mut evidence =
-        vec![words::counted("SYNs and answers to them repeated", count), words::counted("connections opened", opened)];
+        vec![words::counted("SYNs and answers to them repeated", all), words::counted("connections opened", opened)];
     if lost.ns > 0.0 {
         evidence.push(stalls("waits of connections for an answer to their SYN", &lost));
     }
@@ -54,8 +68,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.always_wrong = true;
     if counters.is_some() {
         // Each of them is a second at least, also where the connections' own time was not seen.
-        let wait_ns = (count as f64 * network::SYN_TIMEOUT_NS).max(lost.ns);
-        candidate.refused = Some(Refused { count, of: opened.max(count), wait_ns });
+        let wait_ns = (all as f64 * network::SYN_TIMEOUT_NS).max(lost.ns);
+        candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: all, of: opened.max(all), wait_ns });
     }
     candidate.holds()
 }

@@ -4,20 +4,26 @@
 //! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
 //! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "timer-wait", title: "Requests wait for a timer", test };
+pub const CAUSE: Cause = Cause {
+    id: "timer-wait",
+    title: "Requests wait for a timer",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Timer),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
     let leaf = waits.leaf;
     let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let summary = format!("{}: {} {function}, {} a request.", waits.share_words(), named(leaf), waits.each());
+    let summary = waits.summary(&format!("{} {function}, {} a request.", named(leaf), waits.each()));
     let rec = waits.service.rec;
     let spread = rec.p99_ns.zip(rec.p50_ns).map(|(p99, p50)| {
         let medians = crate::stats::ratio(p99 as f64, p50 as f64);

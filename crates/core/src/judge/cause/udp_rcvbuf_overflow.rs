@@ -1,16 +1,22 @@
 //! Datagrams are dropped at a UDP socket, because its receive buffer is full of others that its program has not read.
 //!
 //! Look-alikes: datagrams lost on the way, or in the device, which no socket counts.
-use parshall_evidence::Place;
+use parshall_evidence::{Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused};
+use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause =
-    Cause { id: "udp-rcvbuf-overflow", title: "The receive buffer of a UDP socket overflows", test };
+pub const CAUSE: Cause = Cause {
+    id: "udp-rcvbuf-overflow",
+    title: "The receive buffer of a UDP socket overflows",
+    test,
+    symptom: |facts| dropped(facts) as f64,
+    testable: record::counters,
+};
 
 /// A lost datagram costs its sender at least this: resolvers and RPC clients wait no less before they repeat a request.
 const REPEAT_NS: f64 = 200e6;
@@ -22,17 +28,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(counters) = &facts.capture.counters else {
         return Outcome::Untested("the UDP sockets were not read".to_string());
     };
-    let drops = counters.udp.iter().fold(0u64, |n, socket| n.saturating_add(socket.drops));
+    let drops = dropped(facts);
     let Some(worst) = counters.udp.iter().filter(|socket| socket.drops > 0).max_by_key(|socket| socket.drops) else {
-        return Outcome::Rejected(format!("0 datagrams dropped at {} UDP sockets", counters.udp.len()));
+        let denial = Denial::of(count(0, "datagrams", "dropped"));
+        return denied(denial.beside(count(counters.udp.len() as u64, "UDP sockets", "of the subject")));
     };
     // Udp.RcvbufErrors is there for IPv4, Udp6RcvbufErrors for IPv6; without either it was a filter or a checksum.
     let full = counters.rose("Udp.RcvbufErrors").saturating_add(counters.rose("Udp6RcvbufErrors"));
     if full == 0 {
-        return Outcome::Rejected(format!(
-            "{} datagrams dropped, 0 of them for a full receive buffer",
-            units::count(drops)
-        ));
+        let denial = Denial::of(count_of(0, drops, "datagrams", "dropped for a full receive buffer"));
+        return denied(denial.seen().because("the others for a filter or a checksum"));
     }
     let received = counters.rose("Udp.InDatagrams").saturating_add(counters.rose("Udp6InDatagrams"));
     let summary = format!(
@@ -62,11 +67,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let place = Place { pid: (worst.pid != 0).then_some(worst.pid), ..Place::default() };
     let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
     candidate.refused = Some(Refused {
+        of_what: ShareOf::Datagrams,
         count: worst.drops,
         of: worst.drops.saturating_add(received),
         wait_ns: worst.drops as f64 * REPEAT_NS,
     });
     candidate.holds()
+}
+
+/// Datagrams that UDP sockets of the subject dropped, for whatever reason.
+fn dropped(facts: &Facts<'_>) -> u64 {
+    let sockets = facts.capture.counters.iter().flat_map(|counters| &counters.udp);
+    sockets.fold(0, |n, socket| n.saturating_add(socket.drops))
 }
 
 #[cfg(test)]

@@ -2,23 +2,33 @@
 //!
 //! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
 //! that is saturated by cheap requests, which is healthy.
-use parshall_evidence::{Confidence, Evidence, Place};
+use parshall_evidence::{Confidence, Evidence, Figure, Place};
 
 use super::common::{Mode, Waits, hottest, hottest_of_process};
 use super::{
-    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, handshake_per_request, main_thread, place_of, shows,
-    small_copy_buffer, stalls, thread_name,
+    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, handshake_per_request, main_thread, place_of, record,
+    shows, small_copy_buffer, stalls, thread_name,
 };
 use crate::judge::chain::named;
+use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::runtime::{self, Runtime};
 use crate::judge::words;
+use crate::report;
 use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "user-cpu-bound", title: "The application computes", test };
+pub const CAUSE: Cause = Cause {
+    id: "user-cpu-bound",
+    title: "The application computes",
+    test,
+    symptom: |facts| record::most(facts, |thread| ratio(thread.ledger.of(State::OnCpuUser), thread.ledger.wall_ns)),
+    testable: record::threads,
+};
+
+const BUSIEST: &str = "of the busiest thread's time on a CPU";
 
 /// Share of its working time that the thread runs, and of its CPU time that it runs in user mode.
 const MIN_BUSY: f64 = 0.85;
@@ -27,7 +37,7 @@ const MIN_USER: f64 = 0.60;
 fn test(facts: &Facts<'_>) -> Outcome {
     if handshake_per_request::explains(facts) {
         let busy = facts.threads.iter().map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns)).fold(0.0, f64::max);
-        return Outcome::Rejected(format!("busiest thread {} on a CPU, for TLS handshakes", units::percent(busy)));
+        return denied(Denial::of(share(busy, BUSIEST)).because("for TLS handshakes").seen());
     }
     outcome(facts)
 }
@@ -51,13 +61,12 @@ fn outcome(facts: &Facts<'_>) -> Outcome {
 fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let leaf = waits.leaf;
     let mut hot = hottest_of_process(facts, leaf.pid, Mode::User);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
-    let summary = format!(
-        "{}: {} is on a CPU for them, or for those before them, {} a request.{most}",
-        waits.share_words(),
+    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let summary = waits.summary(&format!(
+        "{} is on a CPU for a request, or for those before it, for {}.{most}",
         named(leaf),
         waits.each()
-    );
+    ));
     let runtime = runtime::of(facts, leaf.pid, &leaf.process);
     let fix = if runtime.is_some_and(Runtime::runs_one_thread) {
         "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU."
@@ -90,20 +99,14 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
     let Some(thread) = thread.filter(|t| qualifies(t)) else { return why_not(facts) };
     if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
-        let busy = units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
-        return Outcome::Rejected(format!("the busiest thread, {busy} on a CPU, copies in small pieces"));
+        let busy = ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns);
+        return denied(Denial::of(share(busy, BUSIEST)).because("for copies in small pieces").seen());
     }
-    let user = thread.ledger.user_share.unwrap_or(1.0);
     let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), units::duration(c)));
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, |tid| tid == thread.rec.tid, Mode::User);
-    let at = hot.first().map(|e| format!(" Most of it in {}.", e.what)).unwrap_or_default();
-    let summary = format!(
-        "{} is on a CPU for {} of its time, {} of that in user mode{cost}; flows wait for it.{at}",
-        thread_name(facts, thread.rec.tid),
-        units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns)),
-        units::percent(user)
-    );
+    let at = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let summary = format!("{} computes in user mode{cost}; flows wait for it.{at}", thread_name(facts, thread.rec.tid));
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
@@ -170,16 +173,13 @@ fn evidence(
 fn why_not(facts: &Facts<'_>) -> Outcome {
     let busiest = facts.threads.iter().max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
     let Some(thread) = busiest else { return Outcome::Untested("no thread was seen".to_string()) };
-    let busy = units::percent(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns));
-    Outcome::Rejected(match thread.cost_ns {
-        Some(cost) if !thread.expensive => {
-            let cost = words::about(facts.scaled(), units::duration(cost));
-            format!("busiest thread {busy} on a CPU, {cost} of CPU per request")
+    let busy = Denial::of(share(ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), BUSIEST));
+    denied(match (thread.cost_ns, thread.ledger.user_share) {
+        (Some(cost), _) if !thread.expensive => {
+            busy.beside(Figure { scaled: facts.scaled(), ..amount(cost / 1e6, "ms", "of CPU per request") })
         }
-        _ => {
-            let user = thread.ledger.user_share.map(|u| format!(", {} of it in user mode", units::percent(u)));
-            format!("busiest thread {busy} on a CPU{}", user.unwrap_or_default())
-        }
+        (_, Some(user)) => busy.beside(share(user, "of it in user mode")),
+        (_, None) => busy,
     })
 }
 

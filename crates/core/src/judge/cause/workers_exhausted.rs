@@ -3,26 +3,31 @@
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
 use super::common::{Waits, not_spent, outstanding};
-use super::{Cause, Outcome};
+use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
-pub const CAUSE: Cause = Cause { id: "workers-exhausted", title: "All workers are blocked", test };
+pub const CAUSE: Cause = Cause {
+    id: "workers-exhausted",
+    title: "All workers are blocked",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Workers),
+    testable: record::requests,
+};
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Workers) else { return not_spent(facts, Spent::Workers) };
     let rec = waits.service.rec;
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let summary = format!(
-        "{}: requests wait {} until one of {} is free; {} {did}.",
-        waits.share_words(),
+    let summary = waits.summary(&format!(
+        "Requests wait {} until one of {} is free; {} {did}.",
         waits.each(),
         units::plural(u64::from(rec.workers), "worker", "workers"),
         named(waits.leaf)
-    );
+    ));
     let evidence = vec![
         outstanding(waits.service),
         words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"),

@@ -242,7 +242,7 @@ fn versions() {
 fn both_formats_name_the_rung_and_the_text_fits_its_width() {
     let findings = examine(&Facts { btf: false, ..full() });
     for width in [80, 100] {
-        let page = text::text(&findings, TextStyle { color: false, width });
+        let page = text::text(&findings, TextStyle { width, ..TextStyle::default() });
         assert!(page.contains("\nrung: tracepoint\n"), "{page}");
         assert!(page.lines().all(|l| l.chars().count() <= width && l == l.trim_end()), "{page}");
     }

@@ -8,7 +8,7 @@ use parshall_host::output::{Format, Output};
 /// A result in the requested format.
 pub fn render(report: &TrialReport, output: &Output) -> anyhow::Result<String> {
     match output.format {
-        Format::Text => Ok(text::text(report, output.style)),
+        Format::Text => Ok(output.style.charset.text(&text::text(report, output.style)).into_owned()),
         Format::Json => json::json(report),
     }
 }

@@ -6,10 +6,12 @@ mod sockets;
 
 use std::time::Duration;
 
+use parshall_core::report::Detail;
+use parshall_diagnose::report;
 use parshall_diagnose::subject::{Select, Within};
 use parshall_evidence::Rung;
 use parshall_host::netns::{self, Netns};
-use parshall_host::output::{Destination, Format};
+use parshall_host::output::Destination;
 
 use super::*;
 
@@ -127,13 +129,15 @@ fn attach_options() {
     let plain = attach("parshall attach --port 80");
     assert_eq!(plain.observe.window, Duration::from_secs(5));
     assert_eq!(plain.observe.rung, None);
-    assert_eq!(plain.results.output.format, Format::Text);
+    assert_eq!(plain.results.output.format, report::Format::Text);
     assert!(plain.results.save.is_none());
     let full = attach("parshall attach --port 80 --for 500ms --rung procfs --format json --color always --save x.json");
     assert_eq!(full.observe.window, Duration::from_millis(500));
     assert_eq!(full.observe.rung, Some(Rung::Procfs));
-    assert_eq!(full.results.output.format, Format::Json);
+    assert_eq!(full.results.output.format, report::Format::Json);
     assert!(full.results.output.style.color);
+    assert_eq!(full.results.output.detail, Detail::Short);
+    assert_eq!(attach("parshall attach --port 80 --full").results.output.detail, Detail::Full);
     assert_eq!(full.results.save, Some("x.json".into()));
 }
 

@@ -1,0 +1,187 @@
+//! The causes that hold: the answer, the way to it, what to do, and the numbers.
+use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, PeerCommand, Report, ShareOf, Status};
+
+use super::page::{Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
+use super::page::{first_of, more, top_finding};
+use super::{head, stack};
+use crate::units::{count, percent, plural, quantity, time_ms};
+
+/// The answer.
+pub(super) fn verdict(report: &Report, detail: Detail) -> Verdict {
+    let answer = &report.verdict;
+    let top = top_finding(report);
+    let title = match answer.status {
+        Status::Cause => "CAUSE",
+        Status::Healthy => "HEALTHY",
+        Status::AtCapacity => "AT CAPACITY",
+        Status::NoDominantCause => "NO DOMINANT CAUSE",
+        Status::InsufficientEvidence => "INSUFFICIENT EVIDENCE",
+    };
+    let mut tags = Vec::new();
+    tags.extend(top.map(|top| top.cause.clone()).or_else(|| answer.cause.clone()));
+    // Nothing is claimed without evidence, so there is nothing to be sure of.
+    if answer.status != Status::InsufficientEvidence {
+        tags.push(format!("confidence {}", confidence(answer.confidence)));
+    }
+    let mut sentences = vec![answer.summary.clone()];
+    sentences.extend(top.map(|top| top.summary.clone()).filter(|summary| *summary != answer.summary));
+    let place = top.filter(|top| detail == Detail::Full && top.chain.is_empty()).map(place).unwrap_or_default();
+    if !place.is_empty() {
+        sentences.push(format!("Seen most at {place}."));
+    }
+    Verdict {
+        title: Title(title),
+        status: answer.status,
+        headline: top.map(headline).unwrap_or_default(),
+        tags,
+        sentences,
+    }
+}
+
+/// `Small writes wait for a delayed ACK: 98.6 % of the time in which 12 flows could move data`. This share is the only one that a page
+/// gives of a cause: others would be of other times, and look like a contradiction.
+fn headline(finding: &Finding) -> String {
+    format!("{}: {}", finding.title, share(finding))
+}
+
+fn share(finding: &Finding) -> String {
+    let about = if finding.scaled { "≈" } else { "" };
+    let whose = match finding.share_of {
+        ShareOf::RequestTime => {
+            format!("of the time of {}", plural(finding.place.requests, "request", "requests"))
+        }
+        ShareOf::FlowTime if finding.place.flows > 0 => {
+            format!("of the time in which {} could move data", plural(finding.place.flows, "flow", "flows"))
+        }
+        ShareOf::FlowTime => "of the time in which data could move".to_owned(),
+        ShareOf::ThreadTime => "of the time in which threads could work".to_owned(),
+        ShareOf::Connections => "of the connections".to_owned(),
+        ShareOf::Datagrams => "of the datagrams".to_owned(),
+    };
+    format!("{about}{} {whose}", percent(finding.share))
+}
+
+fn place(finding: &Finding) -> String {
+    let p = &finding.place;
+    let mut parts = Vec::new();
+    parts.extend(p.flow.as_ref().map(|f| f.replace("->", " → ")));
+    parts.extend(p.pid.map(|pid| format!("pid {pid}")));
+    parts.extend(p.tid.map(|tid| format!("thread {tid}")));
+    parts.extend(p.cgroup.as_ref().map(|c| format!("cgroup {c}")));
+    parts.join(", ")
+}
+
+fn confidence(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Low => "low",
+        Confidence::Medium => "medium",
+        Confidence::High => "high",
+    }
+}
+
+/// The way to a cause; None where it was found in flows or threads alone.
+pub(super) fn chain(finding: &Finding, detail: Detail) -> Option<Chain> {
+    let row =
+        |hop: &ChainHop| HopRow { who: who(hop), does: hop.text.clone(), stack: stack::shown(&hop.stack, detail) };
+    (!finding.chain.is_empty()).then(|| Chain { title: Title("CHAIN"), rows: finding.chain.iter().map(row).collect() })
+}
+
+/// `gunicorn 901, 902 (2 of 8)`: how many of the processes that serve there, or of the threads.
+fn who(hop: &ChainHop) -> String {
+    let known = if hop.pids.is_empty() && hop.pid != 0 { vec![hop.pid] } else { hop.pids.clone() };
+    let who = if hop.process.is_empty() && known.is_empty() {
+        "the network".to_owned()
+    } else {
+        head::processes(&hop.process, &known)
+    };
+    let of = |n: usize| if hop.of >= n as u64 { format!("{n} of {}", hop.of) } else { n.to_string() };
+    let more = match (hop.pids.len(), hop.threads) {
+        (2.., _) => format!(" ({})", of(hop.pids.len())),
+        (_, 2..) => format!(" ({} threads)", of(hop.threads as usize)),
+        _ if !hop.thread.is_empty() && hop.thread != hop.process => format!(" ({})", hop.thread),
+        _ => String::new(),
+    };
+    format!("{who}{more}")
+}
+
+/// What to do; None where nothing is known.
+pub(super) fn fix(finding: &Finding) -> Option<Fix> {
+    (!finding.fix.text.is_empty()).then(|| Fix {
+        title: Title("FIX"),
+        text: finding.fix.text.clone(),
+        commands: commands(finding),
+    })
+}
+
+fn commands(finding: &Finding) -> Vec<Command> {
+    let try_it = finding
+        .fix
+        .command
+        .iter()
+        .map(|command| Command { label: "Try it on the running process".to_owned(), command: command.clone() });
+    try_it.chain(finding.fix.peer.iter().map(look_closer)).collect()
+}
+
+fn look_closer(peer: &PeerCommand) -> Command {
+    let label = match &peer.host {
+        Some(host) => format!("Look closer on {host}"),
+        None => "Look closer".to_owned(),
+    };
+    Command { label, command: peer.command.clone() }
+}
+
+/// The numbers that a cause rests on, on a full page.
+pub(super) fn evidence(finding: &Finding, detail: Detail) -> Option<(Title, Vec<EvidenceRow>)> {
+    let rows = || finding.evidence.iter().map(|item| evidence_row(item, detail)).collect();
+    (detail == Detail::Full && !finding.evidence.is_empty()).then(|| (Title("EVIDENCE"), rows()))
+}
+
+fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
+    let mut figures = Vec::new();
+    if let Some(n) = item.count {
+        figures.push(format!("{}{}", if item.scaled { "≈" } else { "" }, count(n)));
+    }
+    if let Some(value) = item.value {
+        let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
+        figures.push(format!("{about}{}", quantity(value, item.unit.as_deref().unwrap_or(""))));
+    }
+    figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
+    figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));
+    figures.extend(item.mean_ms.map(|ms| format!("mean {}", time_ms(ms))));
+    figures.extend(item.max_ms.map(|ms| format!("at most {}", time_ms(ms))));
+    // A p50 is too long for the column of figures, and reads well after the words.
+    let leads = item.count.is_some() || item.value.is_some();
+    let figure = if leads { figures.remove(0) } else { String::new() };
+    // A function in which samples were taken is a frame, too.
+    let what = stack::simplified(&item.what);
+    EvidenceRow { figure, words: [what].into_iter().chain(figures).collect(), stack: stack::shown(&item.stack, detail) }
+}
+
+/// The causes that hold beside the verdict's.
+pub(super) fn others(report: &Report, detail: Detail) -> Option<Others> {
+    let top = top_finding(report);
+    let rest = report.findings.get(usize::from(top.is_some())..).unwrap_or_default();
+    let full = detail == Detail::Full;
+    let row = |finding: &Finding| {
+        let mut sentences = Vec::new();
+        let fix = top.is_none() && full;
+        if full {
+            sentences.push(finding.summary.clone());
+        }
+        if fix && !finding.fix.text.is_empty() {
+            sentences.push(format!("Fix: {}", finding.fix.text));
+        }
+        Other {
+            headline: headline(finding),
+            id: finding.cause.clone(),
+            sentences,
+            commands: if fix { commands(finding) } else { Vec::new() },
+        }
+    };
+    let (shown, left) = first_of(rest.iter().collect(), detail);
+    (!shown.is_empty()).then(|| Others {
+        title: Title(if top.is_some() { "ALSO" } else { "FOUND" }),
+        rows: shown.into_iter().map(row).collect(),
+        more: more(left),
+    })
+}

@@ -1,0 +1,17 @@
+//! What a report says, for every format: the sentences and, row by row, the page. Widths, colours and markup are the formats'.
+mod finding;
+mod head;
+mod page;
+mod stack;
+mod time;
+mod why;
+
+pub use page::{
+    Bars, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Listed, Other, Others, Page, Services, Stack, TimeRow,
+    Title, Verdict,
+};
+pub use stack::{frames, simplified};
+pub use why::why;
+
+#[cfg(test)]
+mod tests;

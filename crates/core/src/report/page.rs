@@ -1,0 +1,323 @@
+//! The page: sections in the order in which they are read, with rows and sentences. A format lays it out, and adds no words.
+//!
+//! Names of processes, symbols and paths in it are as they came from the host: a format makes them harmless where it prints.
+use parshall_evidence::{Report, Status};
+
+use super::{finding, head, time};
+use crate::units;
+
+/// How much of a report a page has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// What a user acts on.
+    #[default]
+    Short,
+    /// Everything.
+    Full,
+}
+
+/// The heading of a section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Title(pub &'static str);
+
+/// A report in words and figures. What is empty is not shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// How much of the report it has.
+    pub detail: Detail,
+    /// Whom it is about, for how long, how it was observed and what that cost; an item each.
+    pub head: Vec<String>,
+    /// When, where and by what the observation was made.
+    pub origin: Vec<String>,
+    /// The answer.
+    pub verdict: Verdict,
+    /// The way from the service to the cause.
+    pub chain: Option<Chain>,
+    /// What to do.
+    pub fix: Option<Fix>,
+    /// The services, where there are several.
+    pub services: Option<Services>,
+    /// Where the time went.
+    pub time: Vec<Bars>,
+    /// The numbers that the cause rests on.
+    pub evidence: Option<(Title, Vec<EvidenceRow>)>,
+    /// Further causes that hold.
+    pub others: Option<Others>,
+    /// Causes that do not hold, and causes that could not be tested.
+    pub listed: Vec<Listed>,
+    /// What limits how far the verdict can be trusted.
+    pub notes: Option<(Title, Vec<String>)>,
+    /// Notes that are left out of a short page, in words.
+    pub more_notes: Option<String>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// What kind of answer, in capitals.
+    pub title: Title,
+    /// The same as data, for colours.
+    pub status: Status,
+    /// The title of the cause and how much time it takes; empty without one.
+    pub headline: String,
+    /// Cause id and confidence.
+    pub tags: Vec<String>,
+    /// Sentences, a paragraph each.
+    pub sentences: Vec<String>,
+}
+
+/// The way from the service to the cause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chain {
+    /// The heading.
+    pub title: Title,
+    /// From the service inwards; each row is one level below the one before.
+    pub rows: Vec<HopRow>,
+}
+
+/// A process on the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HopRow {
+    /// Who: `gunicorn 901, 902 (2 of 2)`.
+    pub who: String,
+    /// What it does or waits for.
+    pub does: String,
+    /// Its stack in this wait, if it was seen.
+    pub stack: Option<Stack>,
+}
+
+/// A stack, innermost frame first, as people read it: without frames that all system calls have, and without type arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    /// The frames that are shown.
+    pub frames: Vec<String>,
+    /// Those that are not, in words.
+    pub more: Option<String>,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fix {
+    /// The heading.
+    pub title: Title,
+    /// In words.
+    pub text: String,
+    /// Commands to type next.
+    pub commands: Vec<Command>,
+}
+
+/// A command to type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// What it is for, without a colon.
+    pub label: String,
+    /// The command line.
+    pub command: String,
+}
+
+/// Several services.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Services {
+    /// The heading.
+    pub title: Title,
+    /// A service each, the one that lost most first: items.
+    pub rows: Vec<Vec<String>>,
+    /// Those that are left out, in words.
+    pub more: Option<String>,
+}
+
+/// An account of time as bars.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bars {
+    /// The heading; that of the first account alone.
+    pub title: Option<Title>,
+    /// Whose time.
+    pub of: String,
+    /// By state.
+    pub rows: Vec<TimeRow>,
+}
+
+/// A part of the time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimeRow {
+    /// What the time was spent on.
+    pub label: String,
+    /// Share of all of it.
+    pub share: f64,
+    /// The share in words.
+    pub figure: String,
+}
+
+/// A number that the cause rests on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvidenceRow {
+    /// The number with its unit; empty where there is none.
+    pub figure: String,
+    /// What it is of, and further figures.
+    pub words: Vec<String>,
+    /// A stack that shows it.
+    pub stack: Option<Stack>,
+}
+
+/// Further causes that hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Others {
+    /// The heading.
+    pub title: Title,
+    /// A cause each.
+    pub rows: Vec<Other>,
+    /// Those that are left out, in words.
+    pub more: Option<String>,
+}
+
+/// A further cause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Other {
+    /// Its title and how much time it takes.
+    pub headline: String,
+    /// Cause id.
+    pub id: String,
+    /// Who waits for whom, and what to do.
+    pub sentences: Vec<String>,
+    /// Commands to type next.
+    pub commands: Vec<Command>,
+}
+
+/// A list of causes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed {
+    /// The heading.
+    pub title: Title,
+    /// Causes with their reason, an item each.
+    pub items: Vec<String>,
+    /// What is said below the list, or instead of it.
+    pub summary: Option<String>,
+}
+
+/// Services, further causes and notes of a short page.
+const SHORT_ROWS: usize = 3;
+
+impl Page {
+    /// The page of a report.
+    pub fn new(report: &Report, detail: Detail) -> Page {
+        let top = top_finding(report);
+        let (notes, more_notes) = notes(report, detail);
+        Page {
+            detail,
+            head: head::parts(report, detail),
+            origin: report.origin.as_ref().map_or_else(Vec::new, |origin| head::origin(origin, detail)),
+            verdict: finding::verdict(report, detail),
+            chain: top.and_then(|top| finding::chain(top, detail)),
+            fix: top.and_then(finding::fix),
+            services: services(report, detail),
+            time: time::bars(report, detail),
+            evidence: top.and_then(|top| finding::evidence(top, detail)),
+            others: finding::others(report, detail),
+            listed: listed(report, detail),
+            notes: (!notes.is_empty()).then_some((Title("NOTES"), notes)),
+            more_notes,
+        }
+    }
+}
+
+/// The finding that the verdict names.
+pub(super) fn top_finding(report: &Report) -> Option<&parshall_evidence::Finding> {
+    if report.verdict.status == Status::Cause { report.findings.first() } else { None }
+}
+
+/// The first ones of a short page, and how many are left out.
+pub(super) fn first_of<T>(list: Vec<T>, detail: Detail) -> (Vec<T>, usize) {
+    let mut list = list;
+    let left = if detail == Detail::Full { 0 } else { list.len().saturating_sub(SHORT_ROWS) };
+    list.truncate(list.len() - left);
+    (list, left)
+}
+
+/// `and 4 more with --full`; None when none is left out.
+pub(super) fn more(left: usize) -> Option<String> {
+    (left > 0).then(|| format!("and {} more with --full", units::count(left as u64)))
+}
+
+fn services(report: &Report, detail: Detail) -> Option<Services> {
+    let asked: Vec<_> = report.services.iter().filter(|s| !s.followed).collect();
+    if asked.len() < 2 {
+        return None;
+    }
+    let (shown, left) = first_of(asked, detail);
+    Some(Services { title: Title("SERVICES"), rows: shown.into_iter().map(head::service).collect(), more: more(left) })
+}
+
+/// Causes that do not hold. A short page says how many; a full one lists those of which something was seen with their figures, and
+/// names the others.
+fn listed(report: &Report, detail: Detail) -> Vec<Listed> {
+    let (ruled_out, not_tested) = (&report.ruled_out, &report.not_tested);
+    if ruled_out.is_empty() && not_tested.is_empty() {
+        return Vec::new();
+    }
+    if detail == Detail::Short {
+        let tested = units::plural(ruled_out.len() as u64, "cause", "causes");
+        let untested = match not_tested.len() as u64 {
+            0 => String::new(),
+            n => format!("; {} could not be tested", units::count(n)),
+        };
+        let summary = Some(format!("{tested}{untested} (--full lists them)"));
+        return vec![Listed { title: Title("RULED OUT"), items: Vec::new(), summary }];
+    }
+    let mut lists = Vec::new();
+    if !ruled_out.is_empty() {
+        let (seen, unseen): (Vec<_>, Vec<_>) = ruled_out.iter().partition(|entry| entry.seen);
+        let names: Vec<String> = unseen.iter().map(|entry| name(&entry.cause)).collect();
+        lists.push(Listed {
+            title: Title("RULED OUT"),
+            items: grouped(seen.into_iter().map(|entry| (entry.cause.as_str(), super::why(entry)))),
+            summary: (!names.is_empty()).then(|| format!("Nothing was seen of {}.", names.join(", "))),
+        });
+    }
+    if !not_tested.is_empty() {
+        let items = grouped(not_tested.iter().map(|entry| (entry.cause.as_str(), entry.why.clone())));
+        lists.push(Listed { title: Title("NOT TESTED"), items, summary: None });
+    }
+    lists
+}
+
+fn name(cause: &str) -> String {
+    cause.replace('-', " ")
+}
+
+/// Causes with their reasons; those with the same reason share one item, at the position of the first.
+fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> Vec<String> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (cause, why) in list {
+        match groups.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, causes)) => causes.push(name(cause)),
+            None => groups.push((why, vec![name(cause)])),
+        }
+    }
+    groups.into_iter().map(|(why, causes)| format!("{} ({why})", causes.join(", "))).collect()
+}
+
+/// What limits how far the verdict can be trusted: what was lost comes first.
+fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
+    let probe = &report.probe;
+    let mut notes = Vec::new();
+    if probe.lost_events > 0 {
+        notes.push(format!(
+            "{} of {} events were lost because the buffer was full.",
+            units::count(probe.lost_events),
+            units::count(probe.events.saturating_add(probe.lost_events))
+        ));
+    }
+    if probe.untracked > 0 {
+        let n = units::plural(probe.untracked, "more flow or thread was", "more flows or threads were");
+        notes.push(format!("{n} beyond the limits and not seen."));
+    }
+    if head::is_sliced(report) {
+        notes.push(format!(
+            "Probes ran in slices of {} of the time; figures marked ≈ are scaled.",
+            units::percent_fixed(probe.observed_share)
+        ));
+    }
+    notes.extend(report.blind.iter().cloned());
+    let (notes, left) = first_of(notes, detail);
+    (notes, more(left))
+}

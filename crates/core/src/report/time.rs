@@ -1,0 +1,90 @@
+//! Where the time went, as bars.
+use parshall_evidence::{Account, Finding, Report, Rung, Status, TimeShare};
+
+use super::head;
+use super::page::{Bars, Detail, TimeRow, Title, top_finding};
+use crate::units::{decimal, percent_fixed, plural, time_ms};
+
+/// Rows of the account of a short page, the one that sums up the rest included.
+const SHORT_ROWS: usize = 5;
+
+/// The accounts: a short page has the one that tells most, with its largest rows; a full one has all.
+pub(super) fn bars(report: &Report, detail: Detail) -> Vec<Bars> {
+    let requests = requests(report);
+    let flows = account(report, &report.time.flows, "flow", report.rung == Rung::Btf);
+    let threads = account(report, &report.time.threads, "thread", true).filter(|_| threads_matter(report));
+    // Where the chain shows where the time went, flows and threads would only repeat it.
+    let by_chain = top_finding(report).is_some_and(|top| !top.chain.is_empty()) && requests.is_some();
+    let at_thread = report.verdict.status == Status::Cause && threads.is_some();
+    let mut bars: Vec<Bars> = match detail {
+        Detail::Full if by_chain => requests.into_iter().collect(),
+        Detail::Full => requests.into_iter().chain(flows).chain(threads).collect(),
+        Detail::Short if at_thread => requests.or(threads).into_iter().collect(),
+        Detail::Short => requests.or(flows).or(threads).into_iter().collect(),
+    };
+    if detail == Detail::Short {
+        bars.iter_mut().for_each(|bars| shorten(&mut bars.rows));
+    }
+    if let Some(first) = bars.first_mut() {
+        first.title = Some(Title("TIME"));
+    }
+    bars
+}
+
+fn row(label: impl Into<String>, share: f64) -> TimeRow {
+    TimeRow { label: label.into(), share, figure: percent_fixed(share) }
+}
+
+/// Where the time of the service's requests went, in the order in which they pass.
+fn requests(report: &Report) -> Option<Bars> {
+    let service = report.service.as_ref()?;
+    let time = &service.time;
+    let mut rows = vec![
+        row("in the accept queue", time.accept_queue),
+        row("unread in the socket", time.unread),
+        row("rest of it not sent by the client yet", time.incomplete),
+    ];
+    if time.work.is_empty() {
+        rows.push(row("worked on", time.working));
+    }
+    rows.extend(time.work.iter().map(|w| row(format!("worked on: {}", w.label), w.share)));
+    rows.push(row("reply not sent yet", time.reply_unsent));
+    rows.retain(|row| row.share > 0.0);
+    let of = format!("of the requests, {} outstanding on average", decimal(service.outstanding));
+    (!rows.is_empty()).then_some(Bars { title: None, of, rows })
+}
+
+/// The account of the flows or threads. `sliced`: what slices did not see is not in it.
+fn account(report: &Report, account: &Account, one: &str, sliced: bool) -> Option<Bars> {
+    let row_of = |state: &TimeShare| row(state.label.clone(), state.share);
+    let rows: Vec<TimeRow> = account.states.iter().map(row_of).filter(|row| row.share > 0.0).collect();
+    let slices = if sliced && head::is_sliced(report) { "; shares ≈, from slices" } else { "" };
+    let whose = plural(account.n, one, &format!("{one}s"));
+    let of = format!("of {whose}, {} in all{slices}", time_ms(account.wall_ms));
+    (!rows.is_empty()).then_some(Bars { title: None, of, rows })
+}
+
+/// Whether the account of the threads adds something to that of the flows.
+fn threads_matter(report: &Report) -> bool {
+    let at_thread = |f: &Finding| f.place.tid.is_some() || f.place.cgroup.is_some() || f.place.flow.is_none();
+    report.verdict.status != Status::Cause
+        || report.time.flows.states.is_empty()
+        || report.findings.first().is_none_or(at_thread)
+}
+
+/// Leaves the largest rows where they are, and sums up the others at the end.
+fn shorten(rows: &mut Vec<TimeRow>) {
+    if rows.len() <= SHORT_ROWS {
+        return;
+    }
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by(|a, b| rows[*b].share.total_cmp(&rows[*a].share).then(a.cmp(b)));
+    let mut rest = order.split_off(SHORT_ROWS - 1);
+    rest.sort_unstable();
+    let sum = rest.iter().map(|&at| rows[at].share).sum();
+    let label = plural(rest.len() as u64, "other state", "other states");
+    for &at in rest.iter().rev() {
+        rows.remove(at);
+    }
+    rows.push(row(label, sum));
+}
