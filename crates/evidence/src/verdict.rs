@@ -195,10 +195,19 @@ pub struct ServiceReport {
     pub followed: bool,
     /// Answered requests a second, in the observed time.
     pub requests_per_s: f64,
-    /// Median time from the arrival of a request to the beginning of its reply.
-    pub p50_ms: f64,
+    /// Median time from the arrival of a request to the beginning of its reply; None where what was seen does not tell: nothing was
+    /// answered, or requests are longer than the slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
     /// 99th percentile of it.
-    pub p99_ms: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    /// Its mean, by Little's law: outstanding requests divided by their rate. None where nothing was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_ms: Option<f64>,
+    /// The rate and the times were measured in slices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
     /// Mean number of requests that had arrived and had no reply yet.
     pub outstanding: f64,
     /// Requests that had no reply when the window ended.

@@ -43,16 +43,21 @@ pub fn denials(facts: &Facts<'_>, ruled_out: &[RuledOut]) -> Vec<String> {
 
 fn service(service: &ServiceReport) -> Option<String> {
     let what = match service {
-        s if s.p50_ms > s.p99_ms => "its median is above its 99th percentile",
-        s if s.requests_per_s == 0.0 && s.p99_ms > 0.0 => "requests that were not answered took a time",
+        s if above(s.p50_ms, s.p99_ms) => "its median is above its 99th percentile",
+        s if s.requests_per_s == 0.0 && s.p50_ms.or(s.mean_ms).is_some() => {
+            "requests that were not answered took a time"
+        }
         s if s.unanswered == 0 && s.unanswered_longest_ms > 0.0 => "none waits, and one has waited",
         _ => return None,
     };
     Some(format!("service {}: {what}", service.address))
 }
 
+fn above(low: Option<f64>, high: Option<f64>) -> bool {
+    low.zip(high).is_some_and(|(low, high)| low > high * (1.0 + SLACK))
+}
+
 fn evidence(cause: &str, item: &Evidence) -> Option<String> {
-    let above = |low: Option<f64>, high: Option<f64>| matches!((low, high), (Some(low), Some(high)) if low > high * (1.0 + SLACK));
     let timed = item.mean_ms.or(item.max_ms).is_some();
     let what = match item {
         i if above(i.mean_ms, i.max_ms) => "has a mean above its maximum",
@@ -88,7 +93,7 @@ mod tests {
             (|r| r.findings[0].evidence[0].count = Some(0), "did not happen"),
             (|r| r.findings[0].place.requests = 0, "0 requests"),
             (|r| r.findings[0].lost_ms = 1e9, "longer than the window"),
-            (|r| r.services[0].p50_ms = 1e9, "99th percentile"),
+            (|r| r.services[0].p50_ms = Some(1e9), "99th percentile"),
             (|r| r.services[0].requests_per_s = 0.0, "not answered took"),
             (|r| r.services[0].unanswered_longest_ms = 1.0, "none waits"),
         ] {

@@ -25,7 +25,11 @@ pub fn all(facts: &Facts<'_>) -> Vec<ServiceReport> {
     // Of two processes with the same number, the first; and so with requests that only waited.
     let comms: BTreeMap<u32, &str> = pids.iter().copied().zip(comms.iter().map(String::as_str)).rev().collect();
     let waited: BTreeMap<Ends, &ServiceFact<'_>> = waited.into_iter().rev().map(|w| (ends(w.rec), w)).collect();
-    let report = |fact: &ServiceFact<'_>| report(fact, &comms, unsent.of(fact.rec));
+    let sliced = facts.capture.slices.count > 1;
+    let report = |fact: &ServiceFact<'_>| {
+        let scaled = sliced && fact.rec.requests > 0;
+        ServiceReport { scaled, ..report(fact, &comms, unsent.of(fact.rec)) }
+    };
     let reported = order.into_iter().map(|fact| match waited.get(&ends(fact.rec)).filter(|_| !fact.rec.waited) {
         Some(also) => together((fact.time_ns, report(fact)), (also.time_ns, report(also))),
         None => report(fact),
@@ -77,6 +81,7 @@ fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -
     let service = fact.rec;
     let seconds = service.observed_ns as f64 / 1e9;
     let answered = service.requests > 0 && service.observed_ns > 0;
+    let ms = |ns: u64| ns as f64 / 1e6;
     ServiceReport {
         port: service.address.port(),
         address: service.address.to_string(),
@@ -90,9 +95,10 @@ fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -
         outbound: service.outbound,
         followed: service.followed,
         requests_per_s: ratio(service.requests as f64, seconds),
-        // Without a request that was answered there is no time that one took.
-        p50_ms: if answered { service.p50_ns.unwrap_or(0) as f64 / 1e6 } else { 0.0 },
-        p99_ms: if answered { service.p99_ns.max(service.p50_ns).unwrap_or(0) as f64 / 1e6 } else { 0.0 },
+        p50_ms: service.p50_ns.filter(|_| answered).map(ms),
+        p99_ms: service.p99_ns.filter(|_| answered).map(|p99| ms(p99.max(service.p50_ns.unwrap_or(0)))),
+        mean_ms: answered.then(|| ratio(service.outstanding_ns as f64, service.requests as f64) / 1e6),
+        scaled: false,
         outstanding: fact.outstanding,
         unanswered: service.unanswered,
         unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },

@@ -85,10 +85,13 @@ fn command_line(words: &[String]) -> String {
 /// The requests of a service in figures.
 fn requests(service: &ServiceReport) -> Vec<String> {
     let to = if service.outbound { format!(" to {}", service.address) } else { String::new() };
-    let mut parts = vec![format!("{} requests/s{to}", decimal(service.requests_per_s))];
-    if service.requests_per_s > 0.0 {
-        parts.push(format!("p50 {}", time_ms(service.p50_ms)));
-        parts.push(format!("p99 {}", time_ms(service.p99_ms)));
+    let about = if service.scaled { "≈" } else { "" };
+    let mut parts = vec![format!("{about}{} requests/s{to}", decimal(service.requests_per_s))];
+    parts.extend(service.p50_ms.map(|ms| format!("p50 {about}{}", time_ms(ms))));
+    parts.extend(service.p99_ms.map(|ms| format!("p99 {about}{}", time_ms(ms))));
+    if service.p50_ms.is_none() {
+        // Requests that are longer than the slices have a mean all the same.
+        parts.extend(service.mean_ms.map(|ms| format!("{about}{} each", time_ms(ms))));
     }
     if service.unanswered > 0 {
         let longest = time_ms(service.unanswered_longest_ms);
