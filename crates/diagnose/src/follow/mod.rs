@@ -162,9 +162,12 @@ impl Follower {
         self.unknown.clear();
         self.stopped.renew();
         self.descriptors.renew();
-        let processes = probes.processes();
-        self.ever = processes.iter().filter(|process| process.followed).map(|process| process.tgid).collect();
-        self.followed.retain(|found| !found.ended && self.ever.contains(&found.known.pid));
+        // The probes forget a process a moment after it was reaped.
+        let alive = |pid: u32| proc_fs::stat(pid).filter(|stat| stat.state != 'Z').map(|stat| (pid, stat.start_ticks));
+        let followed = probes.processes().into_iter().filter(|process| process.followed);
+        let alive: HashMap<u32, u64> = followed.filter_map(|process| alive(process.tgid)).collect();
+        self.followed.retain(|found| !found.ended && alive.get(&found.known.pid) == Some(&found.start_ticks));
+        self.ever = alive.into_keys().collect();
         self.next_at = 0;
     }
 

@@ -143,6 +143,26 @@ fn a_process_that_is_started_between_windows_is_in_the_second() {
 }
 
 #[test]
+fn who_is_followed_stays_followed_until_it_ends() {
+    let _turn = session::turn();
+    let (mut child, mut upstream) = (child::start("obeys"), child::start("idle"));
+    child.tell(&format!("connect {}", upstream.port));
+    let mut session = session::open(&Select::Pids(vec![child.pid()]), Some(Rung::Btf));
+    for _ in 0..2 {
+        let capture = session::window(&mut session, 300, &Never);
+        if capture.rung != Rung::Btf {
+            return skip("followed processes of two windows", &format!("{:?}", capture.blind));
+        }
+        let followed: Vec<(u32, u64)> = capture.followed.iter().map(|of| (of.pid, of.since_ns)).collect();
+        assert_eq!(followed, [(upstream.pid(), 0)], "from the begin of each window");
+        assert!(capture.threads.iter().all(|thread| thread.pid == child.pid()), "{:?}", capture.threads);
+    }
+    upstream.end();
+    let capture = session::window(&mut session, 300, &Never);
+    assert!(capture.followed.is_empty(), "{:?}", capture.followed);
+}
+
+#[test]
 fn a_subject_that_ends_between_windows_ends_the_next_one_at_once() {
     let _turn = session::turn();
     for rung in [Rung::Btf, Rung::Tracepoint, Rung::Procfs] {

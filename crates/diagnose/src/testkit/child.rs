@@ -115,7 +115,8 @@ pub const REQUEST_BYTES: usize = 64;
 pub const REPLY_BYTES: usize = 200;
 
 /// A service and its client, which asks what it is told to: `open` opens a further connection, `ask C N` makes N requests on the
-/// connection C, `fork` starts a process that sleeps. Each connection is served by a thread of its own.
+/// connection C, `connect PORT` opens one to another process, `fork` starts a process that sleeps. Each connection is served by a thread
+/// of its own.
 fn obeys(listener: &TcpListener, first: (TcpStream, TcpStream)) {
     let address = listener.local_addr().expect("bound");
     let serve = |mut server: TcpStream| {
@@ -140,6 +141,10 @@ fn obeys(listener: &TcpListener, first: (TcpStream, TcpStream)) {
                     client.write_all(&[2; REQUEST_BYTES]).expect("it is served");
                     client.read_exact(&mut [0; REPLY_BYTES]).expect("it is served");
                 }
+            }
+            ["connect", port] => {
+                let port: u16 = port.parse().expect("a number");
+                clients.push(TcpStream::connect(("127.0.0.1", port)).expect("loopback"));
             }
             ["fork"] => children.push(Command::new("sleep").arg("60").spawn().expect("sleep runs")),
             _ => panic!("no such order: {line}"),
