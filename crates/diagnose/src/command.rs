@@ -1,5 +1,4 @@
 //! `run`: starts the command behind a gate process, attaches, opens the gate, and observes until the command ends.
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,9 +15,9 @@ use parshall_sys::pidfd::Pidfd;
 
 use super::background::Background;
 use super::forward::Forward;
-use super::observe::observe_resolved;
+use super::observe::Session;
 pub use super::origin::GATE;
-use super::request::ObserveOptions;
+use super::request::{Naming, ObserveOptions};
 use super::subject::{self, Select};
 use super::window::Stop;
 use parshall_host::error::UserError;
@@ -56,22 +55,20 @@ impl Started {
             anyhow::bail!("the command's gate did not open");
         }
         // The gate stays in the control group that it was started in.
-        let mut background = Background::enter();
+        let background = Background::enter();
         let pid = self.gate.pid();
         let resolved = subject::resolve(&Select::Pids(vec![pid]))?;
-        let stop = UntilEnd {
-            ended: Pidfd::open(pid).context("opening the command's process")?,
-            forward: &self.forward,
-            gate: RefCell::new(&mut self.gate),
-            opened: RefCell::new(None),
-        };
+        let ended = Pidfd::open(pid).context("opening the command's process")?;
+        let stop = UntilEnd { ended, forward: &self.forward };
         // A progress bar would garble what the command writes to the terminal.
-        let options = ObserveOptions { progress: false, name_all: true, ..options.clone() };
-        let observed = observe_resolved(&resolved, &options, &stop, &mut background);
-        if let Some(Err(error)) = stop.opened.into_inner() {
-            return Err(error.into());
-        }
-        let mut capture = observed?;
+        let options = ObserveOptions { progress: false, naming: Naming::All, ..options.clone() };
+        let mut session = Session::open(resolved, &options, background)?;
+        let gate = &mut self.gate;
+        let mut capture = session.window(options.window, &stop, || {
+            let opened = gate.open().context("starting the command")?;
+            opened.map_err(|error| cannot_run(&error).into())
+        })?;
+        drop(session);
         // Not reaped yet, so the name can be read even of a command that has ended.
         let name = proc_fs::stat(pid).map(|stat| stat.comm).unwrap_or_default();
         describe(&mut capture, pid, &name);
@@ -121,23 +118,13 @@ pub fn exit_code(status: ExitStatus) -> ExitCode {
     ExitCode::from(code.to_le_bytes()[0])
 }
 
-/// Ends when the command does; opens the gate when the probes are attached.
+/// Ends when the command does.
 struct UntilEnd<'a> {
-    gate: RefCell<&'a mut Gate>,
     ended: Pidfd,
     forward: &'a Forward,
-    /// Whether the gate has become the command; None before it was opened.
-    opened: RefCell<Option<Result<(), UserError>>>,
 }
 
 impl Stop for UntilEnd<'_> {
-    fn attached(&self) -> anyhow::Result<()> {
-        let opened = self.gate.borrow_mut().open().context("starting the command")?;
-        // Only the first result counts: when a rung fails later, the gate is already open for the next one.
-        self.opened.borrow_mut().get_or_insert(opened.map_err(|error| cannot_run(&error)));
-        Ok(())
-    }
-
     fn requested(&self) -> bool {
         self.forward.over()
     }

@@ -6,6 +6,7 @@
 // Tests read files of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod around;
 pub mod background;
 mod btf;
 pub mod case;
@@ -28,6 +29,7 @@ mod records;
 pub mod report;
 pub mod request;
 mod results;
+mod seen;
 pub mod subject;
 mod syscall_name;
 #[cfg(test)]
@@ -50,8 +52,7 @@ use results::Results;
 pub fn attach(config: &AttachRequest) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
     // Where possible we use only idle CPU time, from the search for the subject to the report.
-    let mut background = Background::enter();
-    let capture = observe::observe(&config.select, &config.observe, &mut background)?;
+    let (capture, _background) = observe::observe(&config.select, &config.observe, Background::enter())?;
     results.write(&capture)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,23 +1,27 @@
-//! One observation, from the subject to the capture: picks the rung, and falls back to the next lower one if it fails.
-use std::cell::{Cell, RefCell};
+//! A session with a subject: picks the rung, falls back to the next lower one if it fails, and observes window after window.
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::SystemTime;
+use std::time::{Duration, Instant};
 
 use parshall_core::observe::background::Phase;
-use parshall_evidence::{Capture, Counters, OwnRelay, Rung, Waiting};
+use parshall_evidence::{Capture, OwnRelay, Rung, Subject};
 use parshall_host::end_signals::end_signals;
-use parshall_host::{left_out, proc_fs};
+use parshall_host::proc_fs;
+use parshall_sys::nice::{self, Increased};
 
+use super::around::{Additions, Around};
 use super::background::Background;
-use super::counters::Watch;
-use super::origin::origin;
 use super::subject::{self, Process, Resolved, Select};
-use super::window::Stop;
-use super::{btf, procfs, tracepoint, waiting};
+use super::window::{self, Attached, Progress, Stop};
+use crate::btf::Btf;
 use crate::doctor;
+use crate::procfs::Procfs;
 use crate::request::ObserveOptions;
+use crate::tracepoint::Tracepoints;
 
 /// What is added to our nice value while we observe.
 const NICE_INCREMENT: i32 = 5;
@@ -59,121 +63,182 @@ impl Stop for Until {
     }
 }
 
-/// Observes the subject for the window, or until its last process exits or the user interrupts. Leaves the background where the
-/// rung of evidence asks for it.
+/// One window on the subject, until `options` end it, its last process exits, or the user interrupts. Returns the background, if the
+/// rung leaves us in it, for what is done with the capture.
 pub fn observe(
     select: &Select,
     options: &ObserveOptions,
-    background: &mut Option<Background>,
-) -> anyhow::Result<Capture> {
+    background: Option<Background>,
+) -> anyhow::Result<(Capture, Option<Background>)> {
     let resolved = subject::resolve(select)?;
     let stop = Until::new(&resolved)?;
-    observe_resolved(&resolved, options, &stop, background)
+    let mut session = Session::open(resolved, options, background)?;
+    let capture = session.window(options.window, &stop, || Ok(()))?;
+    Ok((capture, session.close()))
 }
 
-/// As [`observe`], for a subject that is known already.
-pub fn observe_resolved(
-    resolved: &Resolved,
-    options: &ObserveOptions,
-    stop: &dyn Stop,
-    background: &mut Option<Background>,
-) -> anyhow::Result<Capture> {
-    if resolved.processes.iter().any(|process| process.pid == proc_fs::own_pid()) {
-        background.iter().for_each(Background::leave_group);
-    }
-    let (best, mut reasons) = doctor::best_rung();
-    let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
-    if options.rung.is_none_or(|wanted| wanted <= best) && options.rung.is_some_and(|wanted| wanted < best) {
-        reasons = vec![format!("the {} rung was requested", rung.as_str())];
-    }
-    // On a CPU that both want, the service gets three quarters, and is scheduled at once when it wakes up.
-    let _niced = (rung > Rung::Procfs).then(|| parshall_sys::nice::increase(NICE_INCREMENT));
-    // In the background we would sample only while the CPU is idle. Only on the rung btf does nothing depend on when we run.
-    if rung != Rung::Btf {
-        *background = None;
-    }
-    let stop = &Watched {
-        stop,
-        resolved,
-        begun: Cell::new(SystemTime::now()),
-        watch: RefCell::new(None),
-        counters: RefCell::new(None),
-        before: RefCell::new(None),
-        waiting: RefCell::new(None),
-        phases: background.as_ref().map(Background::phases),
-    };
-    // A relay may be gone when the window is over.
-    let at_start = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
-    loop {
-        let attempt = match rung {
-            Rung::Btf => btf::observe(resolved, options, stop),
-            Rung::Tracepoint => tracepoint::observe(resolved, options, stop),
-            Rung::Procfs => sampled(resolved, options, stop),
+/// A subject that is observed. The probes stay attached from window to window.
+pub struct Session {
+    resolved: Resolved,
+    options: ObserveOptions,
+    rung: Rung,
+    attached: Box<dyn Attached>,
+    /// The time that attaching has taken, of the window that is to come.
+    attach_time: Duration,
+    /// Why it is on no better rung, a sentence each.
+    reasons: Vec<String>,
+    /// Relays of our own among the subject. One may be gone when a window is over.
+    relays: Vec<OwnRelay>,
+    background: Option<Background>,
+    /// Windows that have begun.
+    windows: u64,
+    /// On a CPU that both want, the service gets three quarters, and is scheduled at once when it wakes up.
+    _niced: Option<Increased>,
+}
+
+impl Session {
+    /// Attaches to the subject. Leaves the background where the rung asks for it.
+    pub fn open(
+        resolved: Resolved,
+        options: &ObserveOptions,
+        mut background: Option<Background>,
+    ) -> anyhow::Result<Self> {
+        if resolved.processes.iter().any(|process| process.pid == proc_fs::own_pid()) {
+            background.iter().for_each(Background::leave_group);
+        }
+        let (best, mut reasons) = doctor::best_rung();
+        let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
+        if options.rung.is_some_and(|wanted| wanted < best) {
+            reasons = vec![format!("the {} rung was requested", rung.as_str())];
+        }
+        let niced = (rung > Rung::Procfs).then(|| nice::increase(NICE_INCREMENT));
+        let relays = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
+        let began = Instant::now();
+        let attached = loop {
+            // In the background we would sample only while the CPU is idle. Only on the rung btf does nothing depend on when we run.
+            if rung != Rung::Btf {
+                background = None;
+            }
+            match open(rung, &resolved, options) {
+                Ok(attached) => break attached,
+                Err(error) => rung = lower(rung, error, &mut reasons)?,
+            }
         };
-        match attempt {
-            Ok(mut capture) => {
-                capture.blind.splice(0..0, reasons);
-                capture.blind.extend(left_out::take());
-                capture.own_relays = own_relays(&capture, options, at_start);
-                capture.counters = stop.counters.take();
-                capture.waiting = stop.waiting.take();
-                capture.origin = Some(origin(stop.begun.get(), capture.host.kernel.clone()));
-                return Ok(capture);
-            }
+        Ok(Self {
+            resolved,
+            options: options.clone(),
+            rung,
+            attached,
+            attach_time: began.elapsed(),
+            reasons,
+            relays,
+            background,
+            windows: 0,
+            _niced: niced,
+        })
+    }
+
+    /// Observes for `limit`, or until `stop` says so. `on_begin` is called once, when the window has begun; its error ends the window.
+    /// May be called again and again. Where the subject is gone, each window ends at once.
+    pub fn window(
+        &mut self,
+        limit: Duration,
+        stop: &dyn Stop,
+        on_begin: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Capture> {
+        let mut on_begin = Some(on_begin);
+        loop {
+            let failed = match self.attempt(limit, stop, &mut on_begin) {
+                Ok(capture) => return capture,
+                Err(error) => error,
+            };
             // The kernel may refuse something that the doctor could not foresee.
-            Err(error) if rung > Rung::Procfs => {
-                *background = None;
-                reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
-                rung = if rung == Rung::Btf { Rung::Tracepoint } else { Rung::Procfs };
-            }
-            Err(error) => return Err(error),
+            self.rung = lower(self.rung, failed, &mut self.reasons)?;
+            self.background = None;
+            let began = Instant::now();
+            self.attached = open(self.rung, &self.resolved, &self.options)?;
+            self.attach_time = began.elapsed();
         }
     }
-}
 
-/// Notes when the window begins, announces it to the background's rule, and reads what waits and the counters around the subject at
-/// its begin and end.
-struct Watched<'a> {
-    stop: &'a dyn Stop,
-    resolved: &'a Resolved,
-    begun: Cell<SystemTime>,
-    watch: RefCell<Option<Watch<'a>>>,
-    counters: RefCell<Option<Counters>>,
-    before: RefCell<Option<waiting::Watch<'a>>>,
-    waiting: RefCell<Option<Waiting>>,
-    phases: Option<Sender<Phase>>,
-}
+    /// The subject as it was when the last window began.
+    pub fn subject(&self) -> &Subject {
+        &self.resolved.subject
+    }
 
-impl Watched<'_> {
-    fn announce(&self, phase: Phase) {
-        // Nobody receives once the background was left.
-        let _ = self.phases.as_ref().map(|phases| phases.send(phase));
+    /// Detaches everything. What is done with the captures may go on in the background.
+    pub fn close(self) -> Option<Background> {
+        self.background
+    }
+
+    /// A window on the present rung. The outer error is one of the rung.
+    fn attempt(
+        &mut self,
+        limit: Duration,
+        stop: &dyn Stop,
+        on_begin: &mut Option<impl FnOnce() -> anyhow::Result<()>>,
+    ) -> anyhow::Result<anyhow::Result<Capture>> {
+        let asked = Instant::now();
+        self.refresh();
+        let phases = self.background.as_ref().map(Background::phases);
+        let mut window = self.attached.begin(&self.resolved)?;
+        let attach_time = std::mem::take(&mut self.attach_time) + asked.elapsed();
+        tracing::debug!("the window begins, {:.1} ms after it was asked for", asked.elapsed().as_secs_f64() * 1e3);
+        announce(phases.as_ref(), Phase::Window);
+        let around = Around::start(&self.resolved, self.rung);
+        if let Some(Err(error)) = on_begin.take().map(|on_begin| on_begin()) {
+            return Ok(Err(error));
+        }
+        window.watch(limit, stop, &mut Progress::new(self.options.progress, limit))?;
+        announce(phases.as_ref(), Phase::Finishing);
+        let readings = around.finish();
+        let seen = window.end()?;
+        self.relays = own_relays(&seen.subject, &self.options, std::mem::take(&mut self.relays));
+        Ok(Ok(readings.complete(
+            seen,
+            Additions {
+                reasons: &self.reasons,
+                own_relays: self.relays.clone(),
+                attach_ms: attach_time.as_secs_f64() * 1e3,
+                naming: self.options.naming,
+            },
+        )))
+    }
+
+    /// Finds what has become of the subject since it was resolved, or since the last window.
+    fn refresh(&mut self) {
+        // Whoever asked for the whole host, a group or a namespace has just got all that is there.
+        let resolved_now = self.windows == 0 && !matches!(self.resolved.select, Select::Pids(_) | Select::Port(..));
+        if !resolved_now {
+            self.resolved.refresh();
+        }
+        self.windows += 1;
     }
 }
 
-impl Stop for Watched<'_> {
-    fn attached(&self) -> anyhow::Result<()> {
-        tracing::debug!("the window begins");
-        self.announce(Phase::Window);
-        self.watch.replace(Some(Watch::start(self.resolved)));
-        self.before.replace(Some(waiting::Watch::start(self.resolved)));
-        self.begun.set(SystemTime::now());
-        self.stop.attached()
-    }
+fn open(rung: Rung, resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
+    let rung: &dyn window::Rung = match rung {
+        Rung::Btf => &Btf,
+        Rung::Tracepoint => &Tracepoints,
+        Rung::Procfs => &Procfs,
+    };
+    rung.open(resolved, options)
+}
 
-    fn ended(&self) {
-        self.announce(Phase::Finishing);
-        self.waiting.replace(self.before.take().and_then(|before| before.finish()));
-        self.counters.replace(self.watch.take().map(|watch| watch.finish()));
-    }
+/// The rung below one that has failed.
+fn lower(rung: Rung, error: anyhow::Error, reasons: &mut Vec<String>) -> anyhow::Result<Rung> {
+    let lower = match rung {
+        Rung::Btf => Rung::Tracepoint,
+        Rung::Tracepoint => Rung::Procfs,
+        Rung::Procfs => return Err(error),
+    };
+    reasons.push(format!("not on the {} rung: {error:#}", rung.as_str()));
+    Ok(lower)
+}
 
-    fn requested(&self) -> bool {
-        self.stop.requested()
-    }
-
-    fn subject_gone(&self) -> bool {
-        self.stop.subject_gone()
-    }
+fn announce(phases: Option<&Sender<Phase>>, phase: Phase) {
+    // Nobody receives once the background was left.
+    let _ = phases.map(|phases| phases.send(phase));
 }
 
 fn own_relay(pid: u32, options: &ObserveOptions) -> Option<OwnRelay> {
@@ -183,16 +248,8 @@ fn own_relay(pid: u32, options: &ObserveOptions) -> Option<OwnRelay> {
 
 /// The relays among the subject's processes, with those that started during the window. The arguments at the end of the window
 /// count, because a command that was observed from its start was still the gate when the window began.
-fn own_relays(capture: &Capture, options: &ObserveOptions, at_start: Vec<OwnRelay>) -> Vec<OwnRelay> {
-    let now: Vec<_> = capture.subject.pids.iter().filter_map(|&pid| own_relay(pid, options)).collect();
-    let gone: Vec<_> = at_start.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect();
+fn own_relays(subject: &Subject, options: &ObserveOptions, before: Vec<OwnRelay>) -> Vec<OwnRelay> {
+    let now: Vec<_> = subject.pids.iter().filter_map(|&pid| own_relay(pid, options)).collect();
+    let gone: Vec<_> = before.into_iter().filter(|old| !now.iter().any(|new| new.pid == old.pid)).collect();
     gone.into_iter().chain(now).collect()
-}
-
-fn sampled(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
-    stop.attached()?;
-    let options = procfs::Options { window: options.window, ..procfs::Options::default() };
-    let capture = procfs::observe(resolved, &options, &|| stop.requested() || stop.subject_gone());
-    stop.ended();
-    capture
 }

@@ -5,7 +5,7 @@ use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::sample::SampleWire;
 use parshall_bpf::diagnose::thread::{ThreadStallWire, UserMemoryWire, UserStackWire, fd_kind};
 use parshall_core::observe::clients::uninvolved;
-use parshall_evidence::{Capture, CpuSample, FlowRecord, FlowStall, OffCpu, ThreadRecord, ThreadStall};
+use parshall_evidence::{CpuSample, FlowRecord, FlowStall, OffCpu, Stack, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
 use parshall_host::symbols::{Stacks, UserStack, in_interrupt};
@@ -67,10 +67,9 @@ pub fn keep_involved(
     samples.retain(|sample| !strangers.contains(&sample.tid));
 }
 
-/// Removes the wakers of wake-ups from interrupts: the interrupted thread did not cause them. Needs named stacks.
-pub fn drop_interrupts(capture: &mut Capture) {
-    let stacks = &capture.stacks;
-    for stall in &mut capture.thread_stalls {
+/// Removes the wakers of wake-ups from interrupts: the interrupted thread did not cause them. Needs the names of wakers' stacks.
+pub fn drop_interrupts(stalls: &mut [ThreadStall], stacks: &[Stack]) {
+    for stall in stalls {
         let waker = stall.waker_stack.and_then(|id| stacks.get(id as usize));
         if waker.is_some_and(in_interrupt) {
             (stall.waker_in_irq, stall.waker_tid) = (true, 0);

@@ -47,17 +47,28 @@ pub struct ShowRequest {
 /// How to observe.
 #[derive(Debug, Clone)]
 pub struct ObserveOptions {
-    /// Length of the window.
+    /// The longest that a window may be.
     pub window: Duration,
     /// The best rung to use; None for the best the host offers.
     pub rung: Option<Rung>,
     /// Draw progress on stderr.
     pub progress: bool,
-    /// Name the frames of all stacks, and as they come: the capture is kept, or its processes may end before it does.
-    pub name_all: bool,
+    /// The stacks whose functions are named.
+    pub naming: Naming,
     /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
     /// relay's arguments are not known here.
     pub read_relay: fn(&[String]) -> Option<RelayStart>,
+}
+
+/// The stacks of a capture whose functions are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// None: nobody reads them.
+    Nothing,
+    /// Those that a report could show.
+    Shown,
+    /// All, and as they come: the capture is kept, or its processes may end before it does.
+    All,
 }
 
 /// A validated `parshall doctor`.

@@ -1,32 +1,50 @@
-//! The window of an observation, for all rungs: what ends it early, and its progress bar.
+//! A window of an observation, on every rung: how one is begun, watched and ended, what ends it early, and its progress bar.
 use std::time::Duration;
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::request::ObserveOptions;
+use crate::seen::Seen;
+use crate::subject::Resolved;
 
-/// When an observation ends before its window does.
+/// A way to observe, such as the btf probes.
+pub trait Rung {
+    /// Attaches to the subject. No window has begun yet.
+    fn open(&self, resolved: &Resolved, options: &ObserveOptions) -> Result<Box<dyn Attached>>;
+}
+
+/// What a rung has attached. It stays so from window to window; between two of them nothing runs that costs the subject something for
+/// each event. Dropping it detaches everything.
+pub trait Attached {
+    /// Begins a window: from now on everything counts, and nothing of what was before.
+    fn begin<'a>(&'a mut self, resolved: &'a Resolved) -> Result<Box<dyn Window + 'a>>;
+}
+
+/// A window that has begun.
+pub trait Window {
+    /// Observes until `limit` has passed since the begin, the subject is gone, or the user stops it.
+    fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> Result<()>;
+    /// What was seen. The window must have been watched.
+    fn end(self: Box<Self>) -> Result<Seen>;
+}
+
+/// When a window ends before its time.
 pub trait Stop {
-    /// Called once, when everything is attached and the window begins.
-    fn attached(&self) -> anyhow::Result<()> {
-        Ok(())
-    }
-    /// Called once, when the window is over and before anything else is read.
-    fn ended(&self) {}
     /// Whether the user ends the observation.
     fn requested(&self) -> bool;
     /// Whether no process of the subject is left.
     fn subject_gone(&self) -> bool;
 }
 
-/// A bar on stderr while the window runs.
+/// A bar on stderr while a window runs.
 pub struct Progress(Option<ProgressBar>);
 
 impl Progress {
-    /// Draws only when the options say so.
-    pub fn new(options: &ObserveOptions) -> Self {
-        Self(options.progress.then(|| {
-            let bar = ProgressBar::new(options.window.as_millis() as u64);
+    /// Of a window of at most `limit`; draws only if `shown`.
+    pub fn new(shown: bool, limit: Duration) -> Self {
+        Self(shown.then(|| {
+            let bar = ProgressBar::new(limit.as_millis() as u64);
             if let Ok(style) = ProgressStyle::with_template("observing {wide_bar} {msg}") {
                 bar.set_style(style);
             }

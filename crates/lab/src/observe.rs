@@ -4,7 +4,7 @@ use std::time::Duration;
 use anyhow::Context;
 use parshall_diagnose::background::Background;
 use parshall_diagnose::observe::observe;
-use parshall_diagnose::request::ObserveOptions;
+use parshall_diagnose::request::{Naming, ObserveOptions};
 use parshall_diagnose::subject::{Select, Within};
 use parshall_evidence::Capture;
 use parshall_host::netns::Netns;
@@ -27,16 +27,17 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
         }
         None => Select::Port(testbed.port(), Within::Named(Netns::All)),
     };
-    observe(
+    let (capture, _) = observe(
         &select,
         &ObserveOptions {
             window: request.window,
             rung: request.rung,
             progress: false,
-            name_all: request.save.is_some(),
+            naming: if request.save.is_some() { Naming::All } else { Naming::Shown },
             // No fault starts a relay of parshall.
             read_relay: |_| None,
         },
-        &mut Background::enter(),
-    )
+        Background::enter(),
+    )?;
+    Ok(capture)
 }

@@ -28,6 +28,11 @@ u64 write_fn = 0;
 
 u32 n_flows = 0;
 
+/* Set by user space between two windows: what ends then is not reported. */
+u32 between_windows = 0;
+/* Set by user space while the iterators read the ledgers that an earlier window has left: each is emptied when it is written. */
+u32 renew = 0;
+
 /* A thread of the subject splices from TCP sockets: only then is on_splice attached, which runs for each receive of the host. */
 u32 splice_seen = 0;
 

@@ -40,7 +40,7 @@ pub struct Counters {
 pub trait Programs {
     /// The error if a program cannot be loaded or attached.
     type Error;
-    /// Attaches the programs that stay attached for the whole window.
+    /// Attaches the programs that stay attached, between windows too.
     fn attach_always(&self) -> Result<Vec<Link>, Self::Error>;
     /// Attaches the programs that run for every event, and are attached only during slices.
     fn attach_slice(&self) -> Result<Vec<Link>, Self::Error>;
@@ -114,6 +114,7 @@ pub(super) use shared_parts;
 pub struct Loaded<P: Programs> {
     // Fields are dropped in this order: links before their programs.
     slice_links: Vec<Link>,
+    sample_links: Vec<Link>,
     always_links: Vec<Link>,
     stats: Option<OwnedFd>,
     inbox: Inbox,
@@ -124,7 +125,8 @@ impl<P: Programs> Loaded<P> {
     /// Opens the ring buffer; nothing is attached yet.
     pub(super) fn new(programs: P) -> Result<Self, libbpf_rs::Error> {
         let inbox = Inbox::new(programs.map(SharedMap::Ring))?;
-        Ok(Self { slice_links: Vec::new(), always_links: Vec::new(), stats: None, inbox, programs })
+        let (slice_links, sample_links, always_links) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { slice_links, sample_links, always_links, stats: None, inbox, programs })
     }
 
     /// What is not observed on this kernel, one sentence each.
@@ -132,22 +134,33 @@ impl<P: Programs> Loaded<P> {
         self.programs.missing()
     }
 
-    /// Attaches the programs that stay attached for the whole window.
+    /// Attaches the programs that stay attached, between windows too.
     pub fn attach_always(&mut self) -> Result<(), P::Error> {
         self.always_links.extend(self.programs.attach_always()?);
         Ok(())
     }
 
-    /// Begins to sample the given CPUs. Returns the number of CPUs on which that failed.
+    /// Begins to sample the given CPUs, until [`Loaded::detach_samples`]. Returns the number of CPUs on which that failed.
     pub fn attach_samples(&mut self, cpus: impl Iterator<Item = i32>) -> usize {
         let mut failed = 0;
         for cpu in cpus {
             match sample::open_clock(cpu).and_then(|fd| attach_perf(self.programs.on_sample(), fd)) {
-                Ok(link) => self.always_links.push(link),
+                Ok(link) => self.sample_links.push(link),
                 Err(_) => failed += 1,
             }
         }
         failed
+    }
+
+    /// Ends the samples.
+    pub fn detach_samples(&mut self) {
+        self.sample_links.clear();
+    }
+
+    /// Empties the cells of threads, between two slices.
+    pub(super) fn empty_cells(&self) {
+        empty(self.programs.map(SharedMap::OffCells));
+        empty(self.programs.map(SharedMap::SysCells));
     }
 
     /// Attaches and activates the probes of single events. Returns the begin of the slice (CLOCK_MONOTONIC).
@@ -292,6 +305,15 @@ pub fn entries<K: zerocopy::FromBytes, V: zerocopy::FromBytes>(map: &impl MapCor
             Some((bytes::read(&key)?, bytes::read(&value)?))
         })
         .collect()
+}
+
+/// Removes all entries of a map.
+pub fn empty(map: &impl MapCore) {
+    let keys: Vec<Vec<u8>> = map.keys().collect();
+    for key in keys {
+        // It fails only for an entry that is gone already.
+        let _ = map.delete(&key);
+    }
 }
 
 /// All entries of a map, grouped by the thread in their key.

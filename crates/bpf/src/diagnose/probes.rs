@@ -15,7 +15,7 @@ use zerocopy::FromBytes;
 
 use super::features::{self, Missing, Refused};
 use super::lifecycle::{FlowDump, Owner};
-use super::loaded::{Loaded, Programs, entries, shared_parts};
+use super::loaded::{Loaded, Programs, empty, entries, shared_parts};
 use super::net::{NetKey, NetValue};
 use super::syscall::call_flags;
 use super::thread::ThreadDump;
@@ -332,10 +332,9 @@ impl Probes {
 
     /// Connections that are accepted at this port belong to the subject, which listens there by MPTCP.
     pub fn add_mptcp_port(&mut self, netns: u64, port: u16) -> Result<(), Error> {
-        let skel = &mut self.programs.skel;
         let key = netns << 16 | u64::from(port);
-        let added = skel.maps.mptcp_ports.update(&key.to_ne_bytes(), &[1], MapFlags::ANY);
-        skel.maps.bss_data.as_deref_mut().expect("the object has variables").has_mptcp_ports = 1;
+        let added = self.programs.skel.maps.mptcp_ports.update(&key.to_ne_bytes(), &[1], MapFlags::ANY);
+        self.variables().has_mptcp_ports = 1;
         added.map_err(|e| Error::Read { what: "table of MPTCP's ports", source: e.into() })
     }
 
@@ -350,6 +349,38 @@ impl Probes {
     pub fn forget_process(&self, tgid: u32) {
         // It fails only if the process is not in the table.
         let _ = self.programs.skel.maps.tgids.delete(&tgid.to_ne_bytes());
+    }
+
+    /// Prepares a window, before its first slice: what an earlier one has left in the ledgers and cells is emptied. Returns the ledgers of
+    /// the subject's threads as they were, and calls `each` with those of its sockets: the figures of the kernel in them are those at the
+    /// begin of the window.
+    pub fn renew(&mut self, mut each: impl FnMut(FlowDump)) -> Result<Vec<ThreadDump>, Error> {
+        self.empty_cells();
+        empty(&self.programs.skel.maps.net_counts);
+        let bss = self.variables();
+        (bss.renew, bss.cut_at, bss.between_windows) = (1, 0, 0);
+        let mut flows = 0;
+        let counted = |flow| {
+            flows += 1;
+            each(flow);
+        };
+        let threads = self.threads().and_then(|threads| self.for_each_flow(counted).map(|()| threads));
+        let bss = self.variables();
+        // Of a socket that was made and never connected the end is not seen: without this, such ones would add up from window to window.
+        (bss.renew, bss.n_flows) = (0, flows);
+        threads
+    }
+
+    /// Ends a window, after its last slice: until the next one, only what is always attached runs, and it reports no ends of flows and
+    /// threads.
+    pub fn rest(&mut self) {
+        self.detach_samples();
+        self.stop_timing();
+        self.variables().between_windows = 1;
+    }
+
+    fn variables(&mut self) -> &mut skel::types::bss {
+        self.programs.skel.maps.bss_data.as_deref_mut().expect("the object has variables")
     }
 
     /// The ledgers of the subject's threads. Begins to track new threads.

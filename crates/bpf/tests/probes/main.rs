@@ -5,3 +5,4 @@ mod probed;
 
 mod load;
 mod timeline;
+mod windows;

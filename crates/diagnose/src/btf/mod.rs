@@ -1,13 +1,13 @@
 //! The rung `btf`: probes on typed tracepoints, read by iterators.
 //!
 //! Attaches, waits, drains and reads. `parshall_core::observe::slice` decides when a slice begins and ends,
-//! `parshall_core::judge` what the capture means.
+//! `parshall_core::judge` what the capture means. The programs stay loaded from window to window; `Probes::renew` empties their ledgers.
 mod assemble;
 mod ended;
 mod merged;
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use parshall_bpf::clock::{monotonic_ns, tick_hz};
@@ -17,26 +17,21 @@ use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::owned::{Owned, of_subject};
-use parshall_core::observe::slice::{Cost, SlicePlan, Step};
+use parshall_core::observe::slice::{self, SlicePlan, Step};
 use parshall_core::units;
-use parshall_evidence::{
-    CAPTURE_SCHEMA, Capture, FlowId, FlowRecord, FlowStall, NetCounts, ProbeCost, Rung, Status, TcpSnapshot,
-    ThreadRecord, Unseen,
-};
+use parshall_evidence::{FlowId, FlowRecord, FlowStall, NetCounts, Rung, TcpSnapshot, ThreadRecord, Unseen};
 
 use super::cgroup;
 use super::follow::Follower;
-use super::hardware::Hardware;
-use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
 use super::mutex;
-use super::records::{self, Recorded, Records, keep_involved};
-use super::request::ObserveOptions;
+use super::records::{Recorded, Records, keep_involved};
+use super::request::{Naming, ObserveOptions};
+use super::seen::{Cost, Seen};
 use super::subject::{self, Holders, Resolved, Select};
 use super::timeline;
-use super::window::{Progress, Stop};
+use super::window::{self, Attached, Progress, Stop};
 use ended::Ended;
-use parshall_host::symbols::Stacks;
 use parshall_host::{cpus, proc_fs};
 
 /// Flows tracked at most, 2 kB each in the kernel and here.
@@ -55,45 +50,37 @@ const SHORT_LIFE_NS: u64 = 100_000_000;
 /// The time between two checks of the host's idle time and of whether the subject still lives.
 const CHECK_NS: u64 = 100_000_000;
 
-/// Observes the subject with the btf probes.
-pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
-    let started = Instant::now();
-    let mut session = Session::start(resolved, options)?;
-    let attach_ms = started.elapsed().as_secs_f64() * 1e3;
-    let mut before = Before::take(resolved);
-    session.run(options, stop)?;
-    let hardware = before.hardware.take().map(Hardware::finish);
-    let (mut capture, stacks) = session.finish(resolved, &before)?;
-    capture.hardware = hardware;
-    if options.name_all || parshall_core::judge::judge(&capture).verdict.status != Status::Healthy {
-        capture.stacks = stacks.named();
-        records::drop_interrupts(&mut capture);
-    }
-    capture.probe.attach_ms = attach_ms;
-    Ok(capture)
-}
+/// The rung.
+pub struct Btf;
 
-/// What is watched through /proc over the window.
-struct Before {
-    cgroups: cgroup::Watch,
-    host: HostWatch,
-    hardware: Option<Hardware>,
-}
-
-impl Before {
-    fn take(resolved: &Resolved) -> Self {
-        Self {
-            cgroups: cgroup::Watch::start(&resolved.processes),
-            host: HostWatch::start(),
-            hardware: Hardware::start(resolved),
+impl window::Rung for Btf {
+    fn open(&self, resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
+        let mut probes = Probes::load(&config(resolved)).context("loading the probes")?;
+        probes.attach_always()?;
+        for sock in resolved.sockets.iter().filter(|sock| sock.listening && sock.mptcp) {
+            probes.add_mptcp_port(sock.netns, sock.local.port())?;
         }
+        let follower = Follower::start(&probes, resolved.select != Select::All)?;
+        Ok(Box::new(Session { probes, follower, eager: options.naming == Naming::All, windows: 0 }))
     }
 }
 
-/// Attached probes and what they have reported so far.
+/// The attached probes, and the processes that are observed with them.
 struct Session {
     probes: Probes,
     follower: Follower,
+    /// Name user addresses as they arrive.
+    eager: bool,
+    /// Windows that have begun.
+    windows: u64,
+}
+
+/// What the probes have reported in a window so far.
+struct Window<'a> {
+    probes: &'a mut Probes,
+    follower: &'a mut Follower,
+    resolved: &'a Resolved,
+    cgroups: cgroup::Watch,
     records: Records,
     timeline: timeline::Events,
     begin: u64,
@@ -118,33 +105,36 @@ struct Session {
     unsampled_cpus: usize,
 }
 
-impl Session {
-    fn start(resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Self> {
-        let config = config(resolved);
-        let mut probes = Probes::load(&config).context("loading the probes")?;
-        probes.attach_always()?;
-        for sock in resolved.sockets.iter().filter(|sock| sock.listening && sock.mptcp) {
-            probes.add_mptcp_port(sock.netns, sock.local.port())?;
+impl Attached for Session {
+    fn begin<'a>(&'a mut self, resolved: &'a Resolved) -> anyhow::Result<Box<dyn window::Window + 'a>> {
+        let Self { probes, follower, .. } = self;
+        if self.windows > 0 {
+            discard(probes, follower);
+            follower.renew(probes);
         }
-        add_late_children(&probes, resolved, &config)?;
-        let follower = Follower::start(&probes, resolved.select != Select::All)?;
+        self.windows += 1;
+        add_processes(probes, resolved)?;
+        let before = probes.counters();
         let owners = probes.owners()?.into_iter().map(|o| (o.cookie, o.tgid)).collect();
+        let (mut first_flows, hz) = (HashMap::new(), tick_hz());
+        // The figures only: an account of 2 kB is kept of each socket at the end.
+        let first_threads = probes.renew(|dump| first_flows.extend([(dump.flow.cookie, dump.snap.decode(hz))]))?;
         let unsampled_cpus = probes.attach_samples(cpus::online().into_iter().map(u32::cast_signed));
-        let first_threads = probes.threads()?;
-        let first_flows = first_figures(&mut probes)?;
         let mut meter = Meter::new(probes.start_timing());
-        let counters0 = probes.counters();
+        let counters0 = begun(before, probes.counters());
         let net0 = probes.net_counts().into_iter().collect();
         let mut timeline = timeline::Events::default();
         timeline.know_served(served(resolved));
-        let before = reading(&probes);
+        let reading = reading(probes);
         let begin = probes.begin_slice()?;
-        meter.begin(begin, before);
-        Ok(Self {
-            probes,
+        meter.begin(begin, reading);
+        Ok(Box::new(Window {
+            cgroups: cgroup::Watch::start(&resolved.processes),
             listeners: resolved.listeners.union(follower.listeners()).copied().collect(),
+            probes,
             follower,
-            records: Records::new(options.name_all),
+            resolved,
+            records: Records::new(self.eager),
             timeline,
             begin,
             end: begin,
@@ -163,15 +153,14 @@ impl Session {
             net0,
             meter,
             unsampled_cpus,
-        })
+        }))
     }
+}
 
-    /// Drains and slices until the window ends, the subject is gone, or the user stops it.
-    fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
-        let deadline = self.begin + options.window.as_nanos() as u64;
-        stop.attached()?;
+impl window::Window for Window<'_> {
+    fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> anyhow::Result<()> {
+        let deadline = self.begin + limit.as_nanos() as u64;
         let mut plan = SlicePlan::new(self.begin, deadline);
-        let mut progress = Progress::new(options);
         let mut events = Vec::new();
         let mut next_check = 0;
         loop {
@@ -194,14 +183,25 @@ impl Session {
             if now < plan.due_at() {
                 continue;
             }
-            let cost = self.meter.cost(now, reading(&self.probes));
-            match plan.step(now, Cost { request_ns: self.timeline.mean_request_ns(now), ..cost }) {
+            let cost = self.meter.cost(now, reading(self.probes));
+            match plan.step(now, slice::Cost { request_ns: self.timeline.mean_request_ns(now), ..cost }) {
                 Step::Keep => {}
                 Step::Pause => self.pause()?,
                 Step::Resume => self.resume()?,
             }
         }
         tracing::debug!("the window has ended");
+        self.close(&mut events)
+    }
+
+    fn end(self: Box<Self>) -> anyhow::Result<Seen> {
+        self.seen()
+    }
+}
+
+impl Window<'_> {
+    /// Ends the last slice, and reads the ledgers of what has not ended before.
+    fn close(&mut self, events: &mut Vec<Event>) -> anyhow::Result<()> {
         if self.meter.slice_begin().is_some() {
             self.mutex_owners = mutex::owners(self.probes.processes().into_iter().map(|process| process.tgid));
             self.end = self.end_slice();
@@ -209,7 +209,8 @@ impl Session {
             self.end = monotonic_ns();
         }
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
-        self.drain(&mut events);
+        self.probes.rest();
+        self.drain(events);
         // What ended before the window was over comes first and so wins over the later dump.
         let (kept, rest) = self.ended_flows.take();
         self.merge(&rest);
@@ -224,7 +225,6 @@ impl Session {
             // Nobody serves the port here: its clients are the subject.
             self.clients.clear();
         }
-        stop.ended();
         Ok(())
     }
 
@@ -283,11 +283,11 @@ impl Session {
 
     /// Observes further processes that the subject may wait for, in a slice or between two.
     fn follow(&mut self, now: u64) -> anyhow::Result<()> {
-        if self.follower.step(&self.probes, now)? {
-            let before = reading(&self.probes);
+        if self.follower.step(self.probes, now)? {
+            let before = reading(self.probes);
             self.owners.extend(self.probes.owners()?.into_iter().map(|owner| (owner.cookie, owner.tgid)));
             self.probes.threads()?;
-            self.meter.set_aside(before, reading(&self.probes));
+            self.meter.set_aside(before, reading(self.probes));
             self.listeners.extend(self.follower.listeners());
         }
         Ok(())
@@ -295,7 +295,7 @@ impl Session {
 
     fn end_slice(&mut self) -> u64 {
         let end = self.probes.end_slice();
-        self.meter.end(end, reading(&self.probes));
+        self.meter.end(end, reading(self.probes));
         self.timeline.slice_ended(end);
         end
     }
@@ -312,22 +312,22 @@ impl Session {
     }
 
     fn resume(&mut self) -> anyhow::Result<()> {
-        let before = reading(&self.probes);
+        let before = reading(self.probes);
         let begin = self.probes.begin_slice()?;
         self.meter.begin(begin, before);
         Ok(())
     }
 
     /// What could not be seen, a sentence each.
-    fn blind(&self, resolved: &Resolved) -> Vec<String> {
+    fn blind(&self, counters: &Counters) -> Vec<String> {
         let mut blind: Vec<String> = self.probes.missing();
         if self.unsampled_cpus > 0 {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
         }
-        blind.extend(beyond_limits(&self.probes.counters()));
+        blind.extend(beyond_limits(counters));
         blind.extend(self.timeline.blind(&self.meter.spans));
-        blind.extend(resolved.notes.iter().cloned());
+        blind.extend(self.resolved.notes.iter().cloned());
         blind.extend(self.follower.notes());
         blind
     }
@@ -355,25 +355,25 @@ impl Session {
     }
 
     /// What happened to the subject's connections.
-    fn net(&mut self, resolved: &Resolved, counters: &Counters) -> NetCounts {
-        let observed = self.follower.subject(&self.probes);
+    fn net(&mut self, counters: &Counters) -> NetCounts {
+        let observed = self.follower.subject(self.probes);
         let counts = self.probes.net_counts().into_iter();
         let owned: Vec<Owned> = counts.map(|(key, value)| owned(key, value, &self.net0)).collect();
         let by_port = owned.iter().filter(|one| one.pid == 0 && !one.followed);
         self.follower.know_listeners(by_port.map(|one| (one.netns, one.port)));
         let is_subject = |owned: &Owned| {
             // What another process accepted from a listener that it shares with the subject is that one's.
-            let foreign = resolved.select.by_process() && owned.pid != 0 && !observed.contains(&owned.pid);
+            let foreign = self.resolved.select.by_process() && owned.pid != 0 && !observed.contains(&owned.pid);
             !foreign && !self.follower.owns_counts(owned)
         };
-        let delack_timers = counters.delack_timers - self.counters0.delack_timers;
-        NetCounts { delack_timers, ..of_subject(owned, is_subject) }
+        NetCounts { delack_timers: counters.delack_timers, ..of_subject(owned, is_subject) }
     }
 
-    fn finish(mut self, resolved: &Resolved, before: &Before) -> anyhow::Result<(Capture, Stacks)> {
-        let counters = self.probes.counters();
-        let net = self.net(resolved, &counters);
-        let mut blind = self.blind(resolved);
+    fn seen(mut self) -> anyhow::Result<Seen> {
+        let resolved = self.resolved;
+        let counters = since(self.probes.counters(), self.counters0);
+        let net = self.net(&counters);
+        let mut blind = self.blind(&counters);
         let mut flows = self.flow_records();
         blind.extend(unseen_mptcp(resolved, &flows));
         let mut threads = self.thread_records();
@@ -381,7 +381,7 @@ impl Session {
         let mut recorded = self.records.finish(self.begin);
         flows.extend(self.sums.finish(&mut recorded.flow_stalls));
         let records_arrived = recorded.events + self.timeline.arrived;
-        let observed = self.follower.subject(&self.probes);
+        let observed = self.follower.subject(self.probes);
         let mut timeline = self.timeline.finish(timeline::Parts {
             window: (self.begin, self.end),
             slices: &self.meter.spans,
@@ -394,7 +394,7 @@ impl Session {
             asked_pids: observed.clone(),
             asked_ports: resolved.select.port().into_iter().collect(),
         });
-        self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
+        let followed_stalls = self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
             drop_foreign(resolved, &observed, &mut flows, &mut recorded.flow_stalls);
         }
@@ -405,43 +405,70 @@ impl Session {
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);
-        let capture = Capture {
-            schema: CAPTURE_SCHEMA.to_owned(),
-            subject,
-            origin: None,
-            command: None,
-            own_relays: Vec::new(),
-            followed,
-            host: before.host.host(),
+        Ok(Seen {
             window_ns: self.end - self.begin,
-            rung: Rung::Btf,
+            subject,
+            followed,
             blind,
-            unseen: unseen(&self.probes),
-            slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
+            unseen: unseen(self.probes),
+            slices: self.meter.slices(self.begin, counters.events),
             flows,
             threads,
             timeline: Some(timeline),
-            services: Vec::new(),
             flow_stalls: recorded.flow_stalls,
             thread_stalls: recorded.thread_stalls,
+            followed_stalls,
             samples: recorded.samples,
-            stacks: recorded.stacks.unnamed(),
-            cgroups: before.cgroups.finish(),
-            counters: None,
-            waiting: None,
-            hardware: None,
+            stacks: Some(recorded.stacks),
+            cgroups: self.cgroups.finish(),
             net,
-            probe: ProbeCost {
+            cost: Cost {
                 kernel_cpu_ns: self.meter.kernel_ns,
-                own_cpu_ns: before.host.own_cpu_ns(),
-                rss_bytes: host::own_rss_bytes(),
-                lost_events: counters.lost - self.counters0.lost,
+                lost_events: counters.lost,
                 events: records_arrived,
                 untracked: counters.untracked + self.threads_dropped,
-                attach_ms: 0.0,
             },
-        };
-        Ok((capture, recorded.stacks))
+            ..Seen::nothing(Rung::Btf)
+        })
+    }
+}
+
+/// What the probes have reported since the last window is of no window; who stopped a process may still hold it.
+fn discard(probes: &Probes, follower: &mut Follower) {
+    let mut events = Vec::new();
+    for _ in 0..DRAINS_MAX {
+        let more = probes.drain(&mut events);
+        for event in events.drain(..).filter(|event| matches!(event, Event::StopSignal(_))) {
+            follower.see(&event);
+        }
+        if !more {
+            break;
+        }
+    }
+}
+
+/// The counters at the begin of a window. What found no place while the window was prepared is counted in it.
+fn begun(before: Counters, now: Counters) -> Counters {
+    Counters {
+        untracked: before.untracked,
+        untracked_flows: before.untracked_flows,
+        untracked_cells: before.untracked_cells,
+        ..now
+    }
+}
+
+/// By how much counters rose.
+fn since(now: Counters, then: Counters) -> Counters {
+    Counters {
+        events: now.events - then.events,
+        lost: now.lost - then.lost,
+        untracked: now.untracked - then.untracked,
+        untracked_flows: now.untracked_flows - then.untracked_flows,
+        untracked_cells: now.untracked_cells - then.untracked_cells,
+        retransmits: now.retransmits - then.retransmits,
+        resets_sent: now.resets_sent - then.resets_sent,
+        resets_received: now.resets_received - then.resets_received,
+        delack_timers: now.delack_timers - then.delack_timers,
     }
 }
 
@@ -458,23 +485,10 @@ fn served(resolved: &Resolved) -> impl Iterator<Item = FlowId> {
     open.filter(move |sock| arrived(sock.netns, sock.local.port())).filter_map(|sock| sock.cookie)
 }
 
-/// The figures of the tracked sockets now: an account of 2 kB is kept of each at the end only.
-fn first_figures(probes: &mut Probes) -> anyhow::Result<HashMap<u64, TcpSnapshot>> {
-    let (mut figures, hz) = (HashMap::new(), tick_hz());
-    probes.for_each_flow(|dump| figures.extend([(dump.flow.cookie, dump.snap.decode(hz))]))?;
-    Ok(figures)
-}
-
 fn config(resolved: &Resolved) -> Config {
-    let port = resolved.select.port();
-    // Of the service all sockets count, its upstreams too; of its clients on this host only those to the port.
-    let serving = resolved.serving();
-    let scope = |pid: u32| {
-        if serving.as_ref().is_none_or(|serving| serving.contains(&pid)) { Scope::All } else { Scope::Port }
-    };
     Config {
-        tgids: resolved.processes.iter().map(|p| (p.pid, scope(p.pid))).collect(),
-        port,
+        tgids: scopes(resolved),
+        port: resolved.select.port(),
         max_flows: FLOWS_MAX,
         recent_jiffies: (RECENT.as_secs() * tick_hz()) as u32,
         // Where there are too many for all, the room is for those that carry data.
@@ -484,16 +498,26 @@ fn config(resolved: &Resolved) -> Config {
     }
 }
 
-/// Children that were made after the subject was resolved and before the probes could see a fork.
-fn add_late_children(probes: &Probes, resolved: &Resolved, config: &Config) -> anyhow::Result<()> {
-    if !matches!(resolved.select, Select::Pids(_) | Select::Port(..)) {
+/// Which sockets of each process are the subject's: of the service all, its upstreams too; of its clients on this host only those to
+/// the port.
+fn scopes(resolved: &Resolved) -> Vec<(u32, Scope)> {
+    let serving = resolved.serving();
+    let serves = |pid: u32| serving.as_ref().is_none_or(|serving| serving.contains(&pid));
+    let scope = |pid: u32| if serves(pid) { Scope::All } else { Scope::Port };
+    resolved.processes.iter().map(|process| (process.pid, scope(process.pid))).collect()
+}
+
+/// Adds the processes of the subject that the probes do not know: children that were made after it was resolved and before the probes
+/// could see a fork, and what has joined its control group or network namespace.
+fn add_processes(probes: &Probes, resolved: &Resolved) -> anyhow::Result<()> {
+    let known: HashMap<u32, Scope> = probes.processes().into_iter().map(|of| (of.tgid, of.scope)).collect();
+    if resolved.processes.iter().all(|process| known.contains_key(&process.pid)) {
         return Ok(());
     }
-    let scopes: HashMap<u32, Scope> = config.tgids.iter().copied().collect();
-    let observed: HashSet<u32> = probes.tgids().into_iter().collect();
-    for pid in resolved.clone().refresh().started.into_iter().filter(|pid| !observed.contains(pid)) {
+    for (pid, scope) in scopes(resolved).into_iter().filter(|(pid, _)| !known.contains_key(pid)) {
+        // A child is observed as its parent is.
         let parent = proc_fs::stat(pid).map_or(0, |stat| stat.parent);
-        probes.add_process(pid, scopes.get(&parent).copied().unwrap_or(Scope::All))?;
+        probes.add_process(pid, known.get(&parent).copied().unwrap_or(scope))?;
     }
     Ok(())
 }

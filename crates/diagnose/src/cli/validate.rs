@@ -14,7 +14,7 @@ use super::args::{
 };
 use super::value::MAX_WINDOW;
 use crate::report::Print;
-use crate::request::{AttachRequest, DoctorRequest, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
+use crate::request::{AttachRequest, DoctorRequest, Naming, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
 use crate::trial::TryRequest;
 
@@ -88,7 +88,7 @@ impl TryArgs {
                 window: self.window,
                 rung: None,
                 progress: std::io::stderr().is_terminal(),
-                name_all: false,
+                naming: Naming::Nothing,
                 read_relay: |_| None,
             },
             ask: !self.yes,
@@ -138,7 +138,7 @@ impl ObserveArgs {
             window,
             rung: self.rung.map(Rung::from),
             progress: std::io::stderr().is_terminal(),
-            name_all: self.save.is_some(),
+            naming: if self.save.is_some() { Naming::All } else { Naming::Shown },
             read_relay,
         }
     }

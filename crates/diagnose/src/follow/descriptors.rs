@@ -41,6 +41,13 @@ struct Pass {
 }
 
 impl Descriptors {
+    /// Prepares the next window: what was not found before may be there now, and who lived in a namespace may have ended.
+    pub fn renew(&mut self) {
+        self.missing.clear();
+        self.hidden.clear();
+        self.namespaces.retain(|&ino, &mut pid| proc_fs::netns_ino(pid) == Some(ino));
+    }
+
     /// Who holds this end, the observer excepted.
     pub fn holders(&self, end: End) -> &[u32] {
         self.holders.get(&end).map_or(&[], Vec::as_slice)

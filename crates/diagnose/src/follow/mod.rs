@@ -24,7 +24,7 @@ use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables,
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
 use parshall_core::observe::owned::{Listeners, Owned};
 use parshall_evidence::timeline::{Holder, Timeline, Why};
-use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord};
+use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord, ThreadStall};
 use parshall_host::proc_fs;
 
 use crate::records::Recorded;
@@ -80,9 +80,9 @@ pub struct Follower {
     closed: HashSet<(u32, u64, SocketAddr)>,
     /// The namespace of this host that has the address of such a connection's other end, by its own namespace.
     served_elsewhere: HashMap<(u64, IpAddr), u64>,
-    /// The processes that were followed, in the order in which they were added.
+    /// The processes that were followed in the window, in the order in which they were added.
     followed: Vec<Found>,
-    /// All that were followed at some time.
+    /// All that were followed at some time of the window.
     ever: HashSet<u32>,
     /// Their threads that stalled: of one that ended, no account may be left that tells whose it was.
     stalled: HashSet<u32>,
@@ -146,6 +146,29 @@ impl Follower {
             }
         }
         Ok(follower)
+    }
+
+    /// Prepares the next window. Who is followed stays so; of those that have ended nothing is left, and names are read again, because
+    /// numbers of threads and descriptors are used again. The first search is due at once.
+    pub fn renew(&mut self, probes: &Probes) {
+        self.names = KnownNames::default();
+        self.wakes.clear();
+        self.awaited.clear();
+        self.holders.clear();
+        self.clients.clear();
+        self.closed.clear();
+        self.stalled.clear();
+        self.own.clear();
+        self.unknown.clear();
+        self.stopped.renew();
+        self.descriptors.renew();
+        // The probes forget a process a moment after it was reaped.
+        let alive = |pid: u32| proc_fs::stat(pid).filter(|stat| stat.state != 'Z').map(|stat| (pid, stat.start_ticks));
+        let followed = probes.processes().into_iter().filter(|process| process.followed);
+        let alive: HashMap<u32, u64> = followed.filter_map(|process| alive(process.tgid)).collect();
+        self.followed.retain(|found| !found.ended && alive.get(&found.known.pid) == Some(&found.start_ticks));
+        self.ever = alive.into_keys().collect();
+        self.next_at = 0;
     }
 
     /// Notes what a record tells of wakers and waits, and of connections that are too short to be found open.
@@ -450,20 +473,21 @@ impl Follower {
         of.followed || self.ever.contains(&of.pid) || of.pid == 0 && self.ports.are_others((of.netns, of.port))
     }
 
-    /// Takes what followed processes did out of the records of the subject.
+    /// Takes what followed processes did out of the records of the subject. Returns the long times off the CPU among it.
     pub fn keep_subject(
         &mut self,
         flows: &mut Vec<FlowRecord>,
         threads: &mut Vec<ThreadRecord>,
         recorded: &mut Recorded,
-    ) {
+    ) -> Vec<ThreadStall> {
         let nobodys = flows.iter().filter(|flow| flow.pid == 0);
         self.know_listeners(nobodys.map(|flow| (flow.netns, flow.local.port())));
         let flows_out: HashSet<FlowId> = flows.extract_if(.., |flow| self.owns(flow)).map(|flow| flow.id).collect();
         let threads_out: HashSet<u32> =
             threads.extract_if(.., |thread| self.ever.contains(&thread.pid)).map(|thread| thread.tid).collect();
         recorded.flow_stalls.retain(|stall| !flows_out.contains(&stall.flow));
-        recorded.thread_stalls.retain(|stall| !threads_out.contains(&stall.tid) && !self.stalled.contains(&stall.tid));
+        let out = |stall: &mut ThreadStall| threads_out.contains(&stall.tid) || self.stalled.contains(&stall.tid);
+        recorded.thread_stalls.extract_if(.., out).collect()
     }
 
     /// The ports on which somebody listens in the network namespaces of the observed processes.
@@ -488,16 +512,16 @@ impl Follower {
 
     /// Adds names to the timeline of a window that began at `begin`, since when followed processes were observed, and who holds the
     /// ends that were not.
-    pub fn complete(mut self, timeline: &mut Timeline, begin: u64) {
+    pub fn complete(&mut self, timeline: &mut Timeline, begin: u64) {
         for found in &self.followed {
             timeline.observed_pids.insert(found.known.pid, found.since.saturating_sub(begin));
         }
         let observed = &timeline.observed_pids;
         self.holders.retain(|_, holder| !observed.contains_key(&holder.pid));
-        timeline.unobserved_ends = self.holders.into_iter().collect();
+        timeline.unobserved_ends = std::mem::take(&mut self.holders).into_iter().collect();
         self.names.read(LAST_NAMES);
         sessions::complete(timeline, self.names.titles());
-        self.names.complete(timeline);
+        std::mem::take(&mut self.names).complete(timeline);
         self.stopped.complete(timeline);
     }
 

@@ -24,6 +24,12 @@ pub struct Stopped {
 }
 
 impl Stopped {
+    /// Prepares the next window. Who has stopped a process that lives still may hold it.
+    pub fn renew(&mut self) {
+        self.sought.clear();
+        self.by.retain(|&pid, _| proc_fs::stat(pid).is_some());
+    }
+
     /// A signal was sent that stops a process; the last one counts.
     pub fn see(&mut self, signal: &StopSignalWire) {
         let name = match signal.signal {
@@ -67,7 +73,7 @@ impl Stopped {
 
     /// Adds them to the timeline, for the processes that were stopped in it. One whose stop was not seen is read now: it may still
     /// be stopped.
-    pub fn complete(mut self, timeline: &mut Timeline) {
+    pub fn complete(&mut self, timeline: &mut Timeline) {
         let stopped = |tid: &u32| timeline.off_cpu[tid].iter().any(|off| off.why == Why::Stopped);
         let tids = timeline.off_cpu.keys().filter(|tid| stopped(tid));
         let pids: HashSet<u32> = tids.filter_map(|tid| Some(timeline.names.get(tid)?.pid)).collect();
@@ -76,8 +82,8 @@ impl Stopped {
                 self.read(pid);
             }
         }
-        self.by.retain(|pid, _| pids.contains(pid));
-        timeline.stopped_by = self.by.into_iter().collect();
+        timeline.stopped_by =
+            self.by.iter().filter(|(pid, _)| pids.contains(pid)).map(|(&pid, by)| (pid, by.clone())).collect();
     }
 }
 

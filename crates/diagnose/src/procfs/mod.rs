@@ -16,32 +16,21 @@ pub mod threads;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung, Slices};
+use parshall_evidence::{NetCounts, Rung, Slices};
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::flows::Flows;
 use self::pace::Pace;
 use self::threads::Threads;
 use super::cgroup::Watch;
-use super::host::{self, HostWatch};
 use super::records::keep_involved;
+use super::request::ObserveOptions;
+use super::seen::{Cost, Seen};
 use super::subject::{self, Resolved};
+use super::window::{self, Attached, Progress, Stop};
 
-/// How to sample.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Length of the window.
-    pub window: Duration,
-    /// Time between two samples, when that is affordable.
-    pub interval: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { window: Duration::from_secs(5), interval: Duration::from_millis(5) }
-    }
-}
-
+/// Time between two samples, when that is affordable.
+const INTERVAL: Duration = Duration::from_millis(5);
 /// Share of a core that flows and threads may each cost.
 const SHARE: f64 = 0.01;
 /// How often to scan for new threads, processes, options.
@@ -49,75 +38,88 @@ const REFRESH: Duration = Duration::from_millis(250);
 /// Longest sleep, so that `stop` is checked often enough.
 const NAP_MAX: Duration = Duration::from_millis(50);
 
-/// Observes the subject for the window, or until its last process exits, or until `stop` requests it.
-pub fn observe(resolved: &Resolved, options: &Options, stop: &dyn Fn() -> bool) -> Result<Capture> {
-    let setup = Instant::now();
-    let mut flows = Flows::start(resolved, SHARE);
-    let host = HostWatch::start();
-    let cgroups = Watch::start(&resolved.processes);
-    let origin = Instant::now();
-    let clock = move || origin.elapsed().as_nanos() as u64;
-    let threads = Threads::start(&resolved.processes, clock);
-    let mut resolved = resolved.clone();
-    flows.sample(&clock, &resolved);
-    let attach_ms = setup.elapsed().as_secs_f64() * 1e3;
-    let mut observation = Observation {
-        flow_pace: Pace::new(options.interval, SHARE),
-        thread_pace: Pace::new(options.interval, SHARE),
-        flows,
-        threads,
-        cgroups,
-        rounds: 0,
-    };
-    let window_ns = observation.run(&mut resolved, options.window, &clock, stop);
-    Ok(observation.finish(&resolved, window_ns, &host, attach_ms))
+/// The rung.
+pub struct Procfs;
+
+impl window::Rung for Procfs {
+    fn open(&self, _: &Resolved, _: &ObserveOptions) -> Result<Box<dyn Attached>> {
+        Ok(Box::new(Session))
+    }
 }
 
-struct Observation {
+/// Nothing is attached, and nothing is kept from window to window.
+struct Session;
+
+impl Attached for Session {
+    fn begin<'a>(&'a mut self, resolved: &'a Resolved) -> Result<Box<dyn window::Window + 'a>> {
+        let mut flows = Flows::start(resolved, SHARE);
+        let cgroups = Watch::start(&resolved.processes);
+        let begun = Instant::now();
+        let clock = move || elapsed_ns(begun);
+        let threads = Threads::start(&resolved.processes, clock);
+        flows.sample(&clock, resolved);
+        Ok(Box::new(Window {
+            resolved: resolved.clone(),
+            flow_pace: Pace::new(INTERVAL, SHARE),
+            thread_pace: Pace::new(INTERVAL, SHARE),
+            flows,
+            threads,
+            cgroups,
+            begun,
+            window_ns: 0,
+        }))
+    }
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
+}
+
+/// What was sampled so far.
+struct Window {
+    /// The subject as it is now.
+    resolved: Resolved,
     flow_pace: Pace,
     thread_pace: Pace,
     flows: Flows,
     threads: Threads,
     cgroups: Watch,
-    rounds: u64,
+    begun: Instant,
+    window_ns: u64,
 }
 
-impl Observation {
-    /// Samples until the end; returns when that was.
-    fn run(
-        &mut self,
-        resolved: &mut Resolved,
-        window: Duration,
-        clock: &impl Fn() -> u64,
-        stop: &dyn Fn() -> bool,
-    ) -> u64 {
-        let window_ns = window.as_nanos() as u64;
-        let refresh_ns = REFRESH.as_nanos() as u64;
-        let had_processes = !resolved.processes.is_empty();
+impl window::Window for Window {
+    fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> Result<()> {
+        let (window_ns, refresh_ns) = (limit.as_nanos() as u64, REFRESH.as_nanos() as u64);
+        let begun = self.begun;
+        let clock = move || elapsed_ns(begun);
+        let had_processes = !self.resolved.processes.is_empty();
         let (mut flow_at, mut thread_at, mut refresh_at) = (0, 0, refresh_ns);
         let mut left = usize::from(had_processes);
         let mut governed = (clock(), thread_cpu_ns());
         loop {
             let now = clock();
-            let over = now >= window_ns || stop() || had_processes && (left == 0 || resolved.processes.is_empty());
+            progress.at(Duration::from_nanos(now));
+            let gone = had_processes && (left == 0 || self.resolved.processes.is_empty());
+            let over = now >= window_ns || stop.requested() || stop.subject_gone() || gone;
             if over || now >= flow_at {
                 let began = thread_cpu_ns();
-                self.flows.sample(clock, resolved);
+                self.flows.sample(&clock, &self.resolved);
                 self.flow_pace.spent(thread_cpu_ns().saturating_sub(began));
                 flow_at = now + self.flow_pace.next_ns();
-                self.rounds += 1;
             }
             if over || now >= thread_at {
                 let began = thread_cpu_ns();
-                left = self.threads.sample(clock, &resolved.processes, &self.cgroups);
+                left = self.threads.sample(&clock, &self.resolved.processes, &self.cgroups);
                 self.thread_pace.spent(thread_cpu_ns().saturating_sub(began));
                 thread_at = now + self.thread_pace.next_ns();
             }
             if over {
-                return clock();
+                self.window_ns = clock();
+                return Ok(());
             }
             if now >= refresh_at {
-                self.refresh(resolved, clock());
+                self.refresh(clock());
                 refresh_at = now + refresh_ns;
                 let then = std::mem::replace(&mut governed, (clock(), thread_cpu_ns()));
                 let used = (governed.1 - then.1) as f64 / (governed.0 - then.0).max(1) as f64;
@@ -129,18 +131,25 @@ impl Observation {
         }
     }
 
-    fn refresh(&mut self, resolved: &mut Resolved, now_ns: u64) {
-        let changes = resolved.refresh();
+    fn end(self: Box<Self>) -> Result<Seen> {
+        Ok(self.seen())
+    }
+}
+
+impl Window {
+    fn refresh(&mut self, now_ns: u64) {
+        let changes = self.resolved.refresh();
         self.threads.read_slow_counters(&changes.exited);
         for (pid, tid) in changes.new_threads {
             self.threads.add(pid, tid, now_ns);
         }
-        self.flows.drop_foreign(resolved);
+        self.flows.drop_foreign(&self.resolved);
         self.flows.read_options();
     }
 
-    fn finish(self, resolved: &Resolved, window_ns: u64, host: &HostWatch, attach_ms: f64) -> Capture {
-        let blind = self.blind(resolved, window_ns);
+    fn seen(self) -> Seen {
+        let (resolved, window_ns) = (&self.resolved, self.window_ns);
+        let blind = self.blind();
         let untracked = self.flows.untracked + self.threads.untracked;
         let samples = self.flows.samples;
         let (opened, closed) = (self.flows.opened, self.flows.closed);
@@ -151,47 +160,25 @@ impl Observation {
             |flow: &parshall_evidence::FlowRecord| flow.last.total_retrans.saturating_sub(flow.first.total_retrans);
         let net =
             NetCounts { retransmits: flows.iter().map(retransmitted).sum(), opened, closed, ..NetCounts::default() };
-        Capture {
-            schema: CAPTURE_SCHEMA.to_owned(),
-            subject: resolved.subject.clone(),
-            origin: None,
-            command: None,
-            own_relays: Vec::new(),
-            followed: Vec::new(),
-            host: host.host(),
+        Seen {
             window_ns,
-            rung: Rung::Procfs,
+            subject: resolved.subject.clone(),
             blind,
-            unseen: Vec::new(),
             slices: Slices { count: 1, observed_ns: window_ns, events: samples, spans: vec![(0, window_ns)] },
             flows,
             threads,
-            timeline: None,
-            services: Vec::new(),
             flow_stalls,
             thread_stalls,
-            samples: Vec::new(),
-            stacks: Vec::new(),
             cgroups: self.cgroups.finish(),
             net,
-            counters: None,
-            waiting: None,
-            hardware: None,
-            probe: ProbeCost {
-                kernel_cpu_ns: 0,
-                own_cpu_ns: host.own_cpu_ns(),
-                rss_bytes: host::own_rss_bytes(),
-                lost_events: 0,
-                events: samples,
-                untracked,
-                attach_ms,
-            },
+            cost: Cost { events: samples, untracked, ..Cost::default() },
+            ..Seen::nothing(Rung::Procfs)
         }
     }
 
     /// What this rung cannot show, and what it could not show this time.
-    fn blind(&self, resolved: &Resolved, window_ns: u64) -> Vec<String> {
-        let [flows, threads] = [&self.flow_pace, &self.thread_pace].map(|pace| pace.how_often(window_ns));
+    fn blind(&self) -> Vec<String> {
+        let [flows, threads] = [&self.flow_pace, &self.thread_pace].map(|pace| pace.how_often(self.window_ns));
         let mut blind = vec![
             format!("flows were sampled {flows}: shorter holds count by chance, and what ended them is unknown"),
             format!("threads were sampled {threads}: CPU time is exact, what a block waited for is sampled"),
@@ -215,7 +202,7 @@ impl Observation {
         let guessed = format!("what some threads wait in is guessed{}", subject::to_see("their system calls"));
         note(self.threads.hidden > 0, &guessed);
         note(self.threads.ticks_only, "CPU time comes in ticks of 10 ms: this kernel keeps no schedstat");
-        blind.extend(resolved.notes.iter().cloned());
+        blind.extend(self.resolved.notes.iter().cloned());
         blind
     }
 }

@@ -1,15 +1,17 @@
 //! The whole rung against real sockets and threads on loopback; no privilege needed. Shares are coarse on purpose.
-use parshall_evidence::{FdKind, FlowState, OffCpu, Role, ThreadRecord};
+use std::time::{Duration, Instant};
 
-use super::*;
-use crate::subject::{Select, Within, resolve};
+use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Role, Rung, ThreadRecord};
+
+use crate::subject::{Select, Within};
 use crate::testkit::child::{self, Running};
+use crate::testkit::session::{self, Never};
+use crate::window::Stop;
 use parshall_testkit::skip;
 
 fn observed(child: &Running, ms: u64) -> Capture {
-    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
-    let options = Options { window: Duration::from_millis(ms), ..Options::default() };
-    let capture = observe(&resolved, &options, &|| false).expect("a capture");
+    let mut session = session::open(&Select::Pids(vec![child.pid()]), Some(Rung::Procfs));
+    let capture = session::window(&mut session, ms, &Never);
     ledgers_sum_up(&capture);
     capture
 }
@@ -92,27 +94,37 @@ fn threads_by_what_they_do() {
 #[test]
 fn an_exit_ends_the_window_early() {
     let mut child = child::start("idle");
-    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
-    let options = Options { window: Duration::from_secs(30), ..Options::default() };
+    let mut session = session::open(&Select::Pids(vec![child.pid()]), Some(Rung::Procfs));
     let ender = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         child.end();
     });
-    let capture = observe(&resolved, &options, &|| false).expect("a capture");
+    let capture = session::window(&mut session, 30_000, &Never);
     ender.join().expect("it only sleeps");
     assert!(capture.window_ns < 10_000_000_000);
     ledgers_sum_up(&capture);
     assert!(!capture.threads.is_empty());
 }
 
+/// The user stops it a moment after this time.
+struct After(Instant);
+
+impl Stop for After {
+    fn requested(&self) -> bool {
+        Instant::now() > self.0
+    }
+
+    fn subject_gone(&self) -> bool {
+        false
+    }
+}
+
 #[test]
 fn the_user_may_stop_it() {
     let child = child::start("idle");
-    let resolved = resolve(&Select::Port(child.port, Within::Own)).expect("it listens");
-    let options = Options { window: Duration::from_secs(30), ..Options::default() };
-    let began = Instant::now();
-    let stop = || began.elapsed() > Duration::from_millis(200);
-    let capture = observe(&resolved, &options, &stop).expect("a capture");
+    let mut session = session::open(&Select::Port(child.port, Within::Own), Some(Rung::Procfs));
+    let stop = After(Instant::now() + Duration::from_millis(200));
+    let capture = session::window(&mut session, 30_000, &stop);
     assert!(capture.window_ns < 10_000_000_000);
     assert_eq!(capture.flows.len(), 2);
     ledgers_sum_up(&capture);

@@ -1,7 +1,7 @@
 //! A child process for tests: this test binary again, in one of several roles. parshall refuses to observe itself.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ const ROLE: &str = "PARSHALL_TEST_ROLE";
 /// A running child; killed when dropped.
 pub struct Running {
     child: Child,
+    output: BufReader<ChildStdout>,
     /// The TCP port on which it listens.
     pub port: u16,
 }
@@ -17,6 +18,19 @@ pub struct Running {
 impl Running {
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Has a child of the role `obeys` do something, and waits until it is done.
+    pub fn tell(&mut self, order: &str) {
+        let mut input = self.child.stdin.as_ref().expect("piped");
+        input.write_all(format!("{order}\n").as_bytes()).expect("it lives");
+        assert_eq!(self.line().as_deref(), Some("done"), "{order}");
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).ok().filter(|bytes| *bytes > 0);
+        read.map(|_| line.trim().to_owned())
     }
 
     pub fn end(&mut self) {
@@ -41,12 +55,13 @@ pub fn start(role: &str) -> Running {
         .spawn()
         .expect("this binary runs");
     let output = BufReader::new(child.stdout.take().expect("piped"));
-    let port = output
-        .lines()
-        .map_while(Result::ok)
-        .find_map(|line| line.split("ready ").nth(1)?.trim().parse().ok())
-        .expect("the child says when it is ready");
-    Running { child, port }
+    let mut running = Running { child, output, port: 0 };
+    let ready = |line: &String| line.split("ready ").nth(1)?.trim().parse().ok();
+    while running.port == 0 {
+        let line = running.line().expect("the child says when it is ready");
+        running.port = ready(&line).unwrap_or(0);
+    }
+    running
 }
 
 #[test]
@@ -73,6 +88,7 @@ fn run_role() {
         "nagle" => nagle(pair, port),
         "slow-reader" => slow_reader(pair, port),
         "threads" => threads(port),
+        "obeys" => obeys(&listener, pair),
         other => panic!("no role {other}"),
     }
 }
@@ -91,6 +107,49 @@ fn nagle((mut client, mut server): (TcpStream, TcpStream), port: u16) {
         if round == 20 {
             println!("ready {port}");
         }
+    }
+}
+
+/// Bytes of a request and of its reply in the role `obeys`.
+pub const REQUEST_BYTES: usize = 64;
+pub const REPLY_BYTES: usize = 200;
+
+/// A service and its client, which asks what it is told to: `open` opens a further connection, `ask C N` makes N requests on the
+/// connection C, `connect PORT` opens one to another process, `fork` starts a process that sleeps. Each connection is served by a thread
+/// of its own.
+fn obeys(listener: &TcpListener, first: (TcpStream, TcpStream)) {
+    let address = listener.local_addr().expect("bound");
+    let serve = |mut server: TcpStream| {
+        let body = move || {
+            while server.read_exact(&mut [0; REQUEST_BYTES]).is_ok() && server.write_all(&[1; REPLY_BYTES]).is_ok() {}
+        };
+        thread::Builder::new().name("serves".into()).spawn(body).expect("threads start");
+    };
+    let (client, server) = first;
+    serve(server);
+    let (mut clients, mut children) = (vec![client], Vec::<Child>::new());
+    println!("ready {}", address.port());
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        match *line.split(' ').collect::<Vec<_>>() {
+            ["open"] => {
+                clients.push(TcpStream::connect(address).expect("loopback"));
+                serve(listener.accept().expect("a connection waits").0);
+            }
+            ["ask", connection, count] => {
+                let client = &mut clients[connection.parse::<usize>().expect("a number")];
+                for _ in 0..count.parse::<u32>().expect("a number") {
+                    client.write_all(&[2; REQUEST_BYTES]).expect("it is served");
+                    client.read_exact(&mut [0; REPLY_BYTES]).expect("it is served");
+                }
+            }
+            ["connect", port] => {
+                let port: u16 = port.parse().expect("a number");
+                clients.push(TcpStream::connect(("127.0.0.1", port)).expect("loopback"));
+            }
+            ["fork"] => children.push(Command::new("sleep").arg("60").spawn().expect("sleep runs")),
+            _ => panic!("no such order: {line}"),
+        }
+        println!("done");
     }
 }
 

@@ -1,3 +1,4 @@
-//! Test support: a child process to observe, and sample reports.
+//! Test support: a child process to observe, sessions, and sample reports.
 pub mod child;
 pub mod reports;
+pub mod session;

@@ -28,6 +28,11 @@ pub struct Kinds {
 }
 
 impl Kinds {
+    /// Prepares the next window, whose clock begins anew: a scan is due.
+    pub fn renew(&mut self) {
+        self.next_ns = 0;
+    }
+
     /// Scans all descriptors, if a scan is due.
     pub fn refresh(&mut self, classic: &Classic, processes: &[Process], now_ns: u64) {
         if now_ns < self.next_ns {

@@ -7,7 +7,7 @@ mod kinds;
 mod tests;
 mod threads;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use parshall_bpf::clock::monotonic_ns;
@@ -16,23 +16,22 @@ use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::classic::{Classic, Error};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
-use parshall_evidence::{CAPTURE_SCHEMA, Capture, NetCounts, ProbeCost, Rung};
+use parshall_evidence::{NetCounts, Rung};
 use parshall_host::cpus;
 use parshall_sys::clock::thread_cpu_ns;
 
 use self::kinds::Kinds;
 use self::threads::Seeds;
 use super::cgroup::Watch;
-use super::hardware::Hardware;
-use super::host::{self, HostWatch};
 use super::meter::{Meter, Reading};
 use super::procfs::flows::Flows;
 use super::procfs::pace::Pace;
 use super::procfs::threads::Threads;
-use super::records::{self, Recorded, Records, keep_involved};
+use super::records::{Recorded, Records, keep_involved};
 use super::request::ObserveOptions;
+use super::seen::{Cost, Seen};
 use super::subject::{self, Resolved};
-use super::window::{Progress, Stop};
+use super::window::{self, Attached, Progress, Stop};
 
 /// The time between two drains of the ring, with the checks of the plan and of the sampling clock.
 const TICK: Duration = Duration::from_millis(5);
@@ -45,31 +44,41 @@ const THREADS_EVERY_QUOTA: Duration = Duration::from_millis(10);
 /// How often to scan for new threads, processes, options.
 const REFRESH_NS: u64 = 250_000_000;
 
-/// Observes the subject with classic tracepoints and SOCK_DIAG.
-pub fn observe(resolved: &Resolved, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<Capture> {
-    let started = Instant::now();
-    let mut session = Session::start(resolved)?;
-    let attach_ms = started.elapsed().as_secs_f64() * 1e3;
-    let host = HostWatch::start();
-    let hardware = Hardware::start(resolved);
-    session.run(options, stop)?;
-    let hardware = hardware.map(Hardware::finish);
-    let mut capture = session.finish(&host);
-    capture.hardware = hardware;
-    records::drop_interrupts(&mut capture);
-    capture.probe.attach_ms = attach_ms;
-    Ok(capture)
+/// The rung.
+pub struct Tracepoints;
+
+impl window::Rung for Tracepoints {
+    fn open(&self, resolved: &Resolved, _: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
+        let mut classic = match Classic::load(resolved.select.follows_children()) {
+            Err(Error::NoTracefs) => {
+                anyhow::bail!("{}; as root: mount -t tracefs tracefs /sys/kernel/tracing", Error::NoTracefs)
+            }
+            loaded => loaded.context("loading the classic probes")?,
+        };
+        for process in &resolved.processes {
+            classic.add_process(process.pid);
+        }
+        classic.attach_always()?;
+        Ok(Box::new(Session { classic, kinds: Kinds::default() }))
+    }
 }
 
-/// Attached probes, samplers, and what they have reported so far.
+/// The attached probes, and what they were told of the subject.
 struct Session {
     classic: Classic,
+    kinds: Kinds,
+}
+
+/// What probes and samplers have reported in a window so far.
+struct Window<'a> {
+    classic: &'a mut Classic,
+    kinds: &'a mut Kinds,
     records: Records,
     seeds: Seeds,
-    kinds: Kinds,
     flows: Flows,
     threads: Threads,
     cgroups: Watch,
+    /// The subject as it is now.
     resolved: Resolved,
     flow_pace: Pace,
     thread_pace: Pace,
@@ -82,44 +91,40 @@ struct Session {
     untracked: u64,
 }
 
-impl Session {
-    fn start(resolved: &Resolved) -> anyhow::Result<Self> {
-        let mut classic = match Classic::load(resolved.select.follows_children()) {
-            Err(Error::NoTracefs) => {
-                anyhow::bail!("{}; as root: mount -t tracefs tracefs /sys/kernel/tracing", Error::NoTracefs)
-            }
-            loaded => loaded.context("loading the classic probes")?,
-        };
-        for process in &resolved.processes {
-            classic.add_process(process.pid);
-        }
-        classic.attach_always()?;
-        let unsampled_cpus = classic.attach_samples(cpus::online().into_iter().map(u32::cast_signed));
-        let mut kinds = Kinds::default();
-        kinds.refresh(&classic, &resolved.processes, 0);
+impl Attached for Session {
+    fn begin<'a>(&'a mut self, resolved: &'a Resolved) -> anyhow::Result<Box<dyn window::Window + 'a>> {
+        let Self { classic, kinds } = self;
+        // What they have reported since the last window is of none.
+        while classic.drain(&mut Vec::new()) {}
+        let untracked0 = classic.counters().untracked;
+        classic.renew();
+        kinds.renew();
+        kinds.refresh(classic, &resolved.processes, 0);
         let mut flows = Flows::start(resolved, FLOW_SHARE);
         let cgroups = Watch::start(&resolved.processes);
         let threads_every = if cgroups.has_quota() { THREADS_EVERY_QUOTA } else { THREADS_EVERY };
         let mut untracked = 0;
         for process in &resolved.processes {
+            classic.add_process(process.pid);
             for &tid in &process.threads {
                 untracked += u64::from(!classic.add_thread(tid, process.pid));
             }
         }
         let threads = Threads::start(&resolved.processes, || 0);
+        let unsampled_cpus = classic.attach_samples(cpus::online().into_iter().map(u32::cast_signed));
         let mut meter = Meter::new(classic.start_timing());
-        let counters0 = classic.counters();
+        let counters0 = Counters { untracked: untracked0, ..classic.counters() };
         let begin = classic.begin_slice()?;
-        meter.begin(begin, reading(&classic));
+        meter.begin(begin, reading(classic));
         let mut seeds = Seeds::default();
-        seeds.begin(&classic, &resolved.processes);
+        seeds.begin(classic, &resolved.processes);
         let clock = move || monotonic_ns().saturating_sub(begin);
         flows.sample(&clock, resolved);
-        Ok(Self {
+        Ok(Box::new(Window {
             classic,
+            kinds,
             records: Records::new(true),
             seeds,
-            kinds,
             flows,
             threads,
             cgroups,
@@ -133,25 +138,26 @@ impl Session {
             end: begin,
             unsampled_cpus,
             untracked,
-        })
+        }))
     }
+}
 
-    /// Drains, samples and slices until the window ends, the subject is gone, or the user stops it.
-    fn run(&mut self, options: &ObserveOptions, stop: &dyn Stop) -> anyhow::Result<()> {
-        stop.attached()?;
+impl window::Window for Window<'_> {
+    fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> anyhow::Result<()> {
         let begin = self.begin;
         let clock = move || monotonic_ns().saturating_sub(begin);
-        let window_ns = options.window.as_nanos() as u64;
+        let window_ns = limit.as_nanos() as u64;
         let had_processes = !self.resolved.processes.is_empty();
         let mut plan = SlicePlan::new(begin, begin + window_ns);
-        let mut progress = Progress::new(options);
-        let (mut flow_at, mut thread_at, mut refresh_at) = (0, 0, REFRESH_NS);
+        let (mut flow_at, mut thread_at, mut check_at, mut refresh_at) = (0, 0, 0, REFRESH_NS);
         loop {
             let now = clock();
             self.drain();
             progress.at(Duration::from_nanos(now));
-            let gone = had_processes && self.resolved.processes.is_empty();
-            let over = now >= window_ns || stop.requested() || gone || now >= refresh_at && stop.subject_gone();
+            let checked = now >= check_at;
+            check_at = if checked { now + REFRESH_NS } else { check_at };
+            let gone = had_processes && self.resolved.processes.is_empty() || checked && stop.subject_gone();
+            let over = now >= window_ns || stop.requested() || gone;
             if over || now >= flow_at {
                 let began = thread_cpu_ns();
                 self.flows.sample(&clock, &self.resolved);
@@ -173,7 +179,7 @@ impl Session {
             }
             let now = monotonic_ns();
             let step = if now >= plan.due_at() {
-                plan.step(now, self.meter.cost(now, reading(&self.classic)))
+                plan.step(now, self.meter.cost(now, reading(self.classic)))
             } else {
                 Step::Keep
             };
@@ -189,11 +195,18 @@ impl Session {
         if self.meter.slice_begin().is_some() {
             self.end = self.end_slice();
         }
+        self.classic.detach_samples();
+        self.classic.stop_timing();
         self.drain();
-        stop.ended();
         Ok(())
     }
 
+    fn end(self: Box<Self>) -> anyhow::Result<Seen> {
+        Ok(self.seen())
+    }
+}
+
+impl Window<'_> {
     fn drain(&mut self) {
         let (mut events, mut more) = (Vec::new(), true);
         while more {
@@ -222,15 +235,15 @@ impl Session {
         for (local, remote) in self.flows.ports() {
             self.classic.add_ports(local, remote);
         }
-        self.kinds.refresh(&self.classic, &self.resolved.processes, now_ns);
+        self.kinds.refresh(self.classic, &self.resolved.processes, now_ns);
     }
 
     fn end_slice(&mut self) -> u64 {
         let end = self.classic.end_slice();
         if let Some(begin) = self.meter.slice_begin() {
-            self.seeds.end(&self.classic, (begin, end));
+            self.seeds.end(self.classic, (begin, end));
         }
-        self.meter.end(end, reading(&self.classic));
+        self.meter.end(end, reading(self.classic));
         end
     }
 
@@ -242,18 +255,19 @@ impl Session {
     }
 
     fn resume(&mut self) -> anyhow::Result<()> {
-        let now = reading(&self.classic);
+        let now = reading(self.classic);
         let begin = self.classic.begin_slice()?;
         self.meter.begin(begin, now);
-        self.seeds.begin(&self.classic, &self.resolved.processes);
+        self.seeds.begin(self.classic, &self.resolved.processes);
         Ok(())
     }
 
-    fn finish(mut self, host: &HostWatch) -> Capture {
+    fn seen(mut self) -> Seen {
         let window_ns = self.end - self.begin;
         let counters = self.classic.counters();
         let blind = self.blind(window_ns);
-        let untracked = self.untracked + self.flows.untracked + self.threads.untracked + counters.untracked;
+        let missed = counters.untracked - self.counters0.untracked;
+        let untracked = self.untracked + self.flows.untracked + self.threads.untracked + missed;
         let (opened, closed, sampled) = (self.flows.opened, self.flows.closed, self.flows.samples);
         let (flows, flow_stalls) = self.flows.finish(window_ns);
         let entries = self.classic.threads();
@@ -274,31 +288,18 @@ impl Session {
         keep_involved(&self.resolved.clients(), &flows, &mut threads, thread_stalls, samples);
         recorded.thread_stalls.sort_by_key(|stall| stall.begin_ns);
         let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
-        Capture {
-            schema: CAPTURE_SCHEMA.to_owned(),
-            subject,
-            origin: None,
-            command: None,
-            own_relays: Vec::new(),
-            followed: Vec::new(),
-            host: host.host(),
+        Seen {
             window_ns,
-            rung: Rung::Tracepoint,
+            subject,
             blind,
-            unseen: Vec::new(),
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),
             flows,
             threads,
-            timeline: None,
-            services: Vec::new(),
             flow_stalls,
             thread_stalls: recorded.thread_stalls,
             samples: recorded.samples,
-            stacks: recorded.stacks.named(),
+            stacks: Some(recorded.stacks),
             cgroups: self.cgroups.finish(),
-            counters: None,
-            waiting: None,
-            hardware: None,
             net: NetCounts {
                 // The sockets' own counters hold those before a flow was found, the tracepoint those after it was gone.
                 retransmits: retransmitted.max(counters.retransmits - self.counters0.retransmits),
@@ -309,15 +310,13 @@ impl Session {
                 delack_timers: 0,
                 accepted: Vec::new(),
             },
-            probe: ProbeCost {
+            cost: Cost {
                 kernel_cpu_ns: self.meter.kernel_ns,
-                own_cpu_ns: host.own_cpu_ns(),
-                rss_bytes: host::own_rss_bytes(),
                 lost_events: counters.lost - self.counters0.lost,
                 events: recorded.events + sampled,
                 untracked,
-                attach_ms: 0.0,
             },
+            ..Seen::nothing(Rung::Tracepoint)
         }
     }
 

@@ -1,46 +1,21 @@
 //! The whole rung against a real child. Needs root and tracefs; says so when it is skipped.
-use std::sync::Mutex;
+use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Rung, ThreadRecord};
 
-use parshall_evidence::{FdKind, FlowState, OffCpu, ThreadRecord};
-
-use super::*;
-use crate::subject::{Select, resolve};
+use crate::subject::Select;
 use crate::testkit::child::{self, Running};
+use crate::testkit::session::{self, Never};
 use parshall_testkit::skip;
-
-struct Never;
-
-impl Stop for Never {
-    fn requested(&self) -> bool {
-        false
-    }
-
-    fn subject_gone(&self) -> bool {
-        false
-    }
-}
-
-/// One observation at a time: what one of them holds can then be counted.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// None when this host does not allow it.
 fn observed(child: &Running, ms: u64) -> Option<Capture> {
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let resolved = resolve(&Select::Pids(vec![child.pid()])).expect("it runs");
-    let options = ObserveOptions {
-        window: Duration::from_millis(ms),
-        rung: None,
-        progress: false,
-        name_all: false,
-        read_relay: |_| None,
-    };
-    match observe(&resolved, &options, &Never) {
-        Ok(capture) => Some(capture),
-        Err(error) => {
-            skip("the tracepoint rung on a real process", &format!("{error:#}"));
-            None
-        }
+    let _turn = session::turn();
+    let mut session = session::open(&Select::Pids(vec![child.pid()]), Some(Rung::Tracepoint));
+    let capture = session::window(&mut session, ms, &Never);
+    if capture.rung != Rung::Tracepoint {
+        skip("the tracepoint rung on a real process", &capture.blind.join("; "));
+        return None;
     }
+    Some(capture)
 }
 
 fn thread<'a>(capture: &'a Capture, name: &str) -> &'a ThreadRecord {
@@ -92,7 +67,6 @@ fn threads_sum_up_to_the_wall_time() {
 fn flows_are_sampled_and_calls_counted() {
     let child = child::start("nagle");
     let Some(capture) = observed(&child, 1000) else { return };
-    assert_eq!(capture.rung, Rung::Tracepoint);
     assert_eq!(capture.flows.len(), 2, "{:?}", capture.flows);
     let held: u64 =
         capture.flows.iter().flat_map(|f| &f.cells).filter(|c| c.state == FlowState::Nagle).map(|c| c.ns).sum();
@@ -116,7 +90,6 @@ fn everything_is_detached_when_it_is_over() {
     if observed(&child, 200).is_none() {
         return;
     }
-    // The other tests of this file take turns with this one.
-    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = session::turn();
     assert_eq!(held(), 0);
 }

@@ -1,8 +1,8 @@
 //! `parshall try`: makes one change to a live service, measures with and without it, reports whether it helped, and reverts it.
 //!
 //! [`change`] defines what can be changed, [`place`] reads and writes values, [`changer`] finds the places, [`guardian`] reverts
-//! them. `parshall_core::trial` decides what is measured, in which order, and what follows from it; each window is an observation
-//! like those of `parshall attach`.
+//! them. `parshall_core::trial` decides what is measured, in which order, and what follows from it; the windows are those of one session,
+//! in which the probes stay attached.
 mod ask;
 pub mod change;
 mod changer;
@@ -18,14 +18,16 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use parshall_core::trial::{compare, measured, outcome, steps, window};
-use parshall_evidence::{Rung, TRIAL_SCHEMA, TrialOutcome, TrialReport, TrialStatus, TrialWindow, TriedChange};
+use parshall_evidence::{
+    Rung, Subject, TRIAL_SCHEMA, TrialOutcome, TrialReport, TrialStatus, TrialWindow, TriedChange,
+};
 use parshall_host::error::UserError;
 use parshall_host::{output, proc_fs};
 
 pub use guardian::{GUARDIAN, guard};
 pub use request::TryRequest;
 
-use crate::observe::{Until, observe_resolved};
+use crate::observe::{Session, Until};
 use crate::subject::{self, Resolved};
 use crate::window::Stop;
 use changer::Changer;
@@ -87,7 +89,7 @@ fn empty(request: &TryRequest, subject: &Resolved, warnings: &[String]) -> Trial
 /// A running trial. When it is dropped, the guardian reverts everything.
 struct Trial<'a> {
     request: &'a TryRequest,
-    subject: Resolved,
+    session: Session,
     changer: Changer<'a>,
     guardian: Guardian,
     stop: Until,
@@ -107,7 +109,8 @@ impl<'a> Trial<'a> {
             )
             .into());
         }
-        Ok(Self { request, subject, changer, guardian, stop, begun: Instant::now(), rung: None, blind: Vec::new() })
+        let session = Session::open(subject, &request.observe, None)?;
+        Ok(Self { request, session, changer, guardian, stop, begun: Instant::now(), rung: None, blind: Vec::new() })
     }
 
     /// Measures, reverts, and fills in the report.
@@ -201,17 +204,16 @@ impl<'a> Trial<'a> {
 
     /// Observes one window, and applies the change to new connections and threads meanwhile.
     fn window(&mut self, pair: u32, changed: bool) -> anyhow::Result<TrialWindow> {
-        self.subject.refresh();
-        if self.subject.processes.is_empty() || self.stop.subject_gone() {
-            return Err(ended(&self.subject, pair));
+        if self.stop.subject_gone() {
+            return Err(ended(self.session.subject(), pair));
         }
         let begin = self.begun.elapsed();
-        let (subject, options, stop) = (&self.subject, &self.request.observe, &self.stop);
+        let (session, limit, stop) = (&mut self.session, self.request.observe.window, &self.stop);
         let (changer, guardian) = (&mut self.changer, &mut self.guardian);
         let (observed, kept) = std::thread::scope(|scope| {
             let (over, ends) = channel();
             let applier = scope.spawn(move || keep_applied(changer, guardian, changed, &ends));
-            let observed = observe_resolved(subject, options, stop, &mut None);
+            let observed = session.window(limit, stop, || Ok(()));
             drop(over);
             let kept =
                 applier.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that makes the change failed")));
@@ -220,7 +222,7 @@ impl<'a> Trial<'a> {
         kept?;
         let capture = observed.context("measuring a window")?;
         if self.stop.subject_gone() {
-            return Err(ended(&self.subject, pair));
+            return Err(ended(self.session.subject(), pair));
         }
         self.rung.get_or_insert(capture.rung);
         for sentence in &capture.blind {
@@ -262,9 +264,8 @@ fn no_traffic() -> TrialOutcome {
     }
 }
 
-fn ended(subject: &Resolved, pair: u32) -> anyhow::Error {
-    let names: Vec<String> =
-        subject.subject.pids.iter().zip(&subject.subject.comms).map(|(p, c)| format!("{p} ({c})")).collect();
+fn ended(subject: &Subject, pair: u32) -> anyhow::Error {
+    let names: Vec<String> = subject.pids.iter().zip(&subject.comms).map(|(p, c)| format!("{p} ({c})")).collect();
     UserError::new(
         format!("process {} ended while pair {pair} of the windows was measured", names.join(", ")),
         "what it shared with others is reverted; begin again with the process that serves now",

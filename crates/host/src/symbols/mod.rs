@@ -95,9 +95,15 @@ impl Stacks {
     }
 
     /// All stacks by id, with named frames.
-    pub fn named(mut self) -> Vec<Stack> {
+    pub fn named(self) -> Vec<Stack> {
+        let all: Vec<u32> = (0..self.stacks.len() as u32).collect();
+        self.named_of(&all)
+    }
+
+    /// All stacks by id; the frames of `ids` are named.
+    pub fn named_of(mut self, ids: &[u32]) -> Vec<Stack> {
         let mut addresses: HashMap<u32, HashSet<u64>> = HashMap::new();
-        for raw in &self.stacks {
+        for raw in ids.iter().filter_map(|id| self.stacks.get(*id as usize)) {
             addresses.entry(0).or_default().extend(&raw.kernel);
             addresses.entry(raw.tgid).or_default().extend(&raw.user);
         }

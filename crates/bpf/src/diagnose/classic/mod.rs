@@ -274,6 +274,17 @@ impl Classic {
         Ok(())
     }
 
+    /// Prepares a window, before its first slice: what an earlier one has left in the ledgers and cells is emptied.
+    pub fn renew(&self) {
+        self.empty_cells();
+        for entry in self.threads() {
+            let empty = ThreadEntry { born: entry.born, ..ThreadEntry::new(entry.tid, entry.tgid) };
+            // It fails for a thread that has ended.
+            let map = &self.programs.skel.maps.threads;
+            let _ = map.update(&entry.tid.to_ne_bytes(), empty.as_bytes(), MapFlags::EXIST);
+        }
+    }
+
     /// The number of the current or last slice.
     pub fn slice(&self) -> u32 {
         self.programs.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.slice_gen)

@@ -103,6 +103,14 @@ static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struc
 	st->run_begin = st->last;
 }
 
+/* Empties the ledger for the next window. The connection stays known, with the process and thread that used it last. */
+static __always_inline void renew_flow(struct flow *st)
+{
+	st->last_op = st->sends_in_row = 0;
+	st->last_send = 0;
+	bpf_probe_read_kernel(&st->calls, sizeof(*st) - __builtin_offsetof(struct flow, calls), (void *)&no_flow.calls);
+}
+
 /* Writes the ledger of a socket, which is ended before if a slice has ended. */
 static __always_inline int dump_flow(struct bpf_iter_meta *meta, struct sock *sk)
 {
@@ -126,6 +134,8 @@ static __always_inline int dump_flow(struct bpf_iter_meta *meta, struct sock *sk
 	fill_snapshot(sk, tp, &d->snap, bpf_ktime_get_ns());
 	bpf_probe_read_kernel(&d->flow, sizeof(d->flow), st);
 	bpf_seq_write(meta->seq, d, sizeof(*d));
+	if (renew)
+		renew_flow(st);
 	return 0;
 }
 
@@ -344,7 +354,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	now = bpf_ktime_get_ns();
 	if (active)
 		cut_flow(sk, tp, st, RL_CLOSE, now);
-	if (!emit_short_end(sk, tp, st, now))
+	if (!between_windows && !emit_short_end(sk, tp, st, now))
 		emit_end(sk, tp, st, now);
 	drop_flow(sk);
 	return 0;
@@ -400,6 +410,10 @@ int BPF_PROG(on_exit, struct task_struct *task)
 
 	if (!t)
 		return 0;
+	if (between_windows) {
+		drop_thread(task->pid);
+		return 0;
+	}
 	now = bpf_ktime_get_ns();
 	if (active) {
 		thread_enter_slice(t);

@@ -207,6 +207,20 @@ static __always_inline void cut_thread(struct task_struct *task, struct thread *
 	t->since = at;
 }
 
+/* Empties the ledger for the next window. */
+static __always_inline void renew_thread(struct thread *t)
+{
+	t->on_ns = t->runq_ns = 0;
+	t->runq_count = 0;
+	__builtin_memset(t->runq_log2, 0, sizeof(t->runq_log2));
+	t->last_recv_sk = t->copy_pairs = t->copy_bytes = t->copy_recvs = t->copy_mode_count = t->copy_left_over = 0;
+	t->last_recv_len = t->copy_mode = t->copy_votes = 0;
+	t->want_ustack = 0;
+	/* User space keeps what it has unwound for one window. */
+	t->memory_sp = 0;
+	t->memory_copies = 0;
+}
+
 /* Begins to track new threads of the subject, and writes the ledgers of all. If `cut_at` is set, it first ends their open
  * intervals at that time. */
 SEC("iter/task")
@@ -225,5 +239,7 @@ int dump_threads(struct bpf_iter__task *ctx)
 		cut_thread(task, t, cut_at);
 	fill_thread_dump(task, t, &d, bpf_ktime_get_ns());
 	bpf_seq_write(ctx->meta->seq, &d, sizeof(d));
+	if (renew)
+		renew_thread(t);
 	return 0;
 }

@@ -1,0 +1,138 @@
+//! What is read around a window on every rung, and how it completes what the rung saw: the one place where a capture is made.
+use std::time::SystemTime;
+
+use parshall_core::observe::naming;
+use parshall_evidence::{
+    CAPTURE_SCHEMA, Capture, Counters, HardwareCounts, Host, OwnRelay, ProbeCost, Rung, Stack, Waiting,
+};
+use parshall_host::left_out;
+
+use crate::counters;
+use crate::hardware::Hardware;
+use crate::host::{self, HostWatch};
+use crate::origin::origin;
+use crate::records::drop_interrupts;
+use crate::request::Naming;
+use crate::seen::{Cost, Seen};
+use crate::subject::Resolved;
+use crate::waiting;
+
+/// Counters and states that are read when a window begins, and again when it has ended.
+pub struct Around<'a> {
+    begun: SystemTime,
+    host: HostWatch,
+    hardware: Option<Hardware>,
+    counters: counters::Watch<'a>,
+    waiting: waiting::Watch<'a>,
+}
+
+/// What has become of them.
+pub struct Readings {
+    begun: SystemTime,
+    host: Host,
+    own_cpu: HostWatch,
+    hardware: Option<HardwareCounts>,
+    counters: Counters,
+    waiting: Option<Waiting>,
+}
+
+/// What else belongs to a capture.
+pub struct Additions<'a> {
+    /// Why it is on no better rung, a sentence each.
+    pub reasons: &'a [String],
+    /// The subject's processes that are relays of our own.
+    pub own_relays: Vec<OwnRelay>,
+    /// The time that it took to begin the window.
+    pub attach_ms: f64,
+    /// The stacks whose functions are named.
+    pub naming: Naming,
+}
+
+impl<'a> Around<'a> {
+    /// The window has begun.
+    pub fn start(resolved: &'a Resolved, rung: Rung) -> Self {
+        Self {
+            host: HostWatch::start(),
+            hardware: (rung > Rung::Procfs).then(|| Hardware::start(resolved)).flatten(),
+            counters: counters::Watch::start(resolved),
+            waiting: waiting::Watch::start(resolved),
+            begun: SystemTime::now(),
+        }
+    }
+
+    /// The window is over. Called before anything else is read: it takes some time to find out what was seen.
+    pub fn finish(self) -> Readings {
+        Readings {
+            begun: self.begun,
+            waiting: self.waiting.finish(),
+            counters: self.counters.finish(),
+            hardware: self.hardware.map(Hardware::finish),
+            host: self.host.host(),
+            own_cpu: self.host,
+        }
+    }
+}
+
+impl Readings {
+    /// The capture of the window.
+    pub fn complete(self, mut seen: Seen, added: Additions<'_>) -> Capture {
+        let Cost { kernel_cpu_ns, lost_events, events, untracked } = seen.cost;
+        // Before frames are named: that is not a part of the observation, and most of it is the parsing of files.
+        let probe = ProbeCost {
+            kernel_cpu_ns,
+            own_cpu_ns: self.own_cpu.own_cpu_ns(),
+            rss_bytes: host::own_rss_bytes(),
+            lost_events,
+            events,
+            untracked,
+            attach_ms: added.attach_ms,
+        };
+        let stacks = named(&mut seen, added.naming);
+        drop_interrupts(&mut seen.thread_stalls, &stacks);
+        let mut blind = added.reasons.to_vec();
+        blind.append(&mut seen.blind);
+        blind.extend(left_out::take());
+        Capture {
+            schema: CAPTURE_SCHEMA.to_owned(),
+            subject: seen.subject,
+            origin: Some(origin(self.begun, self.host.kernel.clone())),
+            command: None,
+            own_relays: added.own_relays,
+            followed: seen.followed,
+            host: self.host,
+            window_ns: seen.window_ns,
+            rung: seen.rung,
+            blind,
+            unseen: seen.unseen,
+            slices: seen.slices,
+            flows: seen.flows,
+            threads: seen.threads,
+            timeline: seen.timeline,
+            services: Vec::new(),
+            flow_stalls: seen.flow_stalls,
+            thread_stalls: seen.thread_stalls,
+            samples: seen.samples,
+            stacks,
+            cgroups: seen.cgroups,
+            net: seen.net,
+            counters: Some(self.counters),
+            waiting: self.waiting,
+            hardware: self.hardware,
+            probe,
+        }
+    }
+}
+
+/// The stacks of a window, with the names of their functions where somebody may read them.
+fn named(seen: &mut Seen, naming: Naming) -> Vec<Stack> {
+    let Some(stacks) = seen.stacks.take() else { return Vec::new() };
+    match naming {
+        Naming::Nothing => stacks.unnamed(),
+        Naming::All => stacks.named(),
+        Naming::Shown => stacks.named_of(&naming::shown(naming::References {
+            threads: &seen.threads,
+            stalls: seen.thread_stalls.iter().chain(&seen.followed_stalls),
+            samples: &seen.samples,
+        })),
+    }
+}
