@@ -29,9 +29,9 @@ impl TryRequest {
         (self.observe.window / 5).clamp(Duration::from_millis(100), Duration::from_secs(5))
     }
 
-    /// About how long the whole takes. Probes are attached and detached in some 150 ms.
+    /// About how long the whole takes. A window is begun and evaluated in some 100 ms.
     pub fn takes(&self) -> Duration {
-        let each = self.observe.window + self.settle() + Duration::from_millis(150);
+        let each = self.observe.window + self.settle() + Duration::from_millis(100);
         each * (2 * self.pairs + 1)
     }
 }
