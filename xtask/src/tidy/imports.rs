@@ -103,7 +103,7 @@ struct File {
     paths: Vec<Path>,
     /// The items and inline modules that it defines.
     defines: BTreeSet<String>,
-    /// All identifiers outside of declarations of imports, and the crates that are in these.
+    /// The identifiers that may be uses of an item, and the crates of this workspace that are imported.
     words: BTreeSet<String>,
 }
 
@@ -137,7 +137,12 @@ impl File {
 
     fn read_word(&mut self, first: &str, tokens: &[TokenTree], at: usize, module: &[String]) {
         const ITEMS: [&str; 9] = ["const", "enum", "fn", "mod", "static", "struct", "trait", "type", "union"];
-        self.words.insert(first.to_owned());
+        // Methods and the names of what is defined here are no uses of items with the same name.
+        if !(at > 0
+            && (is_punct(tokens, at - 1, '.') || word(tokens, at - 1).is_some_and(|w| ITEMS.contains(&w.as_str()))))
+        {
+            self.words.insert(first.to_owned());
+        }
         if let Some(name) = word(tokens, at + 1).filter(|_| ITEMS.contains(&first)) {
             self.defines.insert(name);
         }
@@ -152,7 +157,7 @@ impl File {
     fn read_use(&mut self, tokens: &[TokenTree], module: &[String], above: &[String], is_public: bool) {
         for part in tokens.split(is_comma).filter(|part| !part.is_empty()) {
             let mut path: Vec<String> = above.iter().cloned().chain(segments(part)).collect();
-            self.words.extend(path.first().cloned());
+            self.words.extend(path.first().filter(|name| name.starts_with("parshall_")).cloned());
             if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
                 path.pop();
             }
@@ -422,6 +427,7 @@ mod tests {
         assert_eq!(files(&child("use super::*;")), ["a/c>a"]);
         let parent = |text| files(&[("a/mod.rs", text), ("a/b.rs", "")]);
         assert_eq!(parent("mod b; pub use b::X; pub use b::*; impl Y for u8 {}"), [""; 0]);
+        assert_eq!(parent("mod b; pub use b::b; fn f() { self.b() }"), [""; 0]);
         assert_eq!(parent("mod b; use b::X;"), ["a>a/b"]);
         assert_eq!(parent("mod b; fn f() { b::g(); }"), ["a>a/b"]);
         assert_eq!(parent("mod b; pub(crate) use self::b::{W, X}; fn f(_: X) {}"), ["a>a/b"]);
