@@ -12,6 +12,7 @@ mod loaded;
 pub mod net;
 pub mod probes;
 pub mod record;
+pub mod record_head;
 pub mod sample;
 pub mod signal;
 pub mod syscall;

@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Error;
+use super::error::Error;
 use super::format::{Field, Format};
 
 /// A program, and the tracepoint it is attached to.

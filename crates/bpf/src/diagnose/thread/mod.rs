@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, OffCpu};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 /// Most frames of a kernel stack.
 pub const KSTACK_MAX: usize = 24;
