@@ -8,7 +8,7 @@ use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
 use super::buffers::Chunk;
-use super::datagrams::{ReadBuffer, Template};
+use super::receive_memory::{ReadBuffer, Template};
 use crate::udp_batch::DatagramBatch;
 
 /// Flags of a send that takes as many bytes as fit, and that raises no SIGPIPE.
