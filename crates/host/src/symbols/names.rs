@@ -11,8 +11,9 @@ use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use parshall_evidence::Frame;
 
+use super::frame::{hex_frame, shortened};
 use super::maps::{self, Mapping, Room};
-use super::{elf_copy, hex_frame, perf_map, shortened};
+use super::{elf_copy, perf_map};
 use crate::foreign_file::open_regular_link;
 use crate::left_out;
 use crate::mountinfo::{self, Mount};

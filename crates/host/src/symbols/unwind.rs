@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, UnwindRegsNative, Unwinder, UnwinderNative};
 
-use super::FRAMES_MAX;
+use super::frame::FRAMES_MAX;
 use super::maps::{self, Mapping, Room};
 use super::names::{MountTables, open_mapped};
 use super::unwind_info::{Data, UnwindInfo};
