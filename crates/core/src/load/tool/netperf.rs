@@ -1,7 +1,7 @@
 //! What netperf prints: a table by default, selected values as `KEY=VALUE` lines (`-- -k`) or as two lines of CSV (`-- -o`).
 use std::collections::BTreeMap;
 
-use super::Values;
+use super::values::Values;
 
 /// What netperf calls a KB, in thousand bytes.
 const KB: f64 = 1.024;
