@@ -7,13 +7,15 @@ use ipnet::IpNet;
 
 use super::SECOND;
 use super::cookie::Checker;
-use super::device::{Device, Event, Output};
+use super::device::Device;
 use super::drops::DropCause;
+use super::host_port::HostPort;
 use super::keys::{PresharedKey, PrivateKey, PublicKey};
-use super::link::{Link, PeerId, Traffic};
+use super::link::{Link, Traffic};
 use super::noise::{Identity, Remote};
+use super::output::{Event, Output};
 use super::peer::Peer;
-use super::wg_quick::HostPort;
+use super::peer_id::PeerId;
 
 /// A change of a device. What is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
-use crate::control::{self, Control, Listeners, interface_index};
+use crate::control::{self, Control, Listeners};
 use crate::engine::Loop;
 use crate::mover::Settings;
 use crate::ready;
@@ -104,7 +104,7 @@ fn prepare(
 fn read_change(link: &UnixStream) -> anyhow::Result<DeviceChange> {
     link.set_nonblocking(false)?;
     let (bytes, len) = read_request(link)?;
-    match parse_request(std::str::from_utf8(&bytes[..len])?, &interface_index)? {
+    match parse_request(std::str::from_utf8(&bytes[..len])?, &|name: &str| parshall_sys::link::index(name).ok())? {
         Request::Set(change) => Ok(change),
         _ => anyhow::bail!("it sets nothing"),
     }

@@ -7,8 +7,7 @@ use hyper::StatusCode;
 use parshall_host::http::{Answer, TEXT, answer};
 use parshall_host::open_metrics::{self, CONTENT_TYPE, Families};
 
-use super::Reporter;
-use super::report::{PeerReport, Report};
+use super::report::{PeerReport, Report, Reporter};
 use crate::counters::Counters;
 
 /// The time from accept to the last byte of the response.
