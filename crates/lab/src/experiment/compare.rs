@@ -12,10 +12,10 @@ use parshall_host::error::UserError;
 use parshall_host::output;
 use serde::{Deserialize, Serialize};
 
+use super::analyse::{self, UNDECIDED, WORSE};
 use super::file::{Experiment, Kind};
 use super::metric::Better;
 use super::results::{self, Run};
-use super::{UNDECIDED, WORSE, analyse};
 use crate::request::CompareRequest;
 use crate::units::ReportFormat;
 

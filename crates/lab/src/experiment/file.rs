@@ -11,7 +11,8 @@ use parshall_host::error::UserError;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::metric::{Metric, RawMetric};
+use super::metric::{Metric, Problem, RawMetric};
+use crate::process::program_path;
 use crate::recipe::{FileSpec, ProcessSpec, Stage, Topology, check_side, network};
 
 /// Placeholders that the testbed fills in; a variable cannot have their names.
@@ -148,9 +149,6 @@ struct RawLimits {
     frequency: Option<String>,
 }
 
-/// Where in the file something is wrong, what, and what to write instead.
-pub type Problem = (std::ops::Range<usize>, String, String);
-
 impl Experiment {
     /// Reads and checks the file.
     pub fn read(path: &Path) -> Result<Self, UserError> {
@@ -174,7 +172,7 @@ impl Experiment {
 
     /// Fails if a program that the experiment needs is not installed here.
     pub fn check_programs(&self) -> Result<(), UserError> {
-        let missing = self.needs.iter().find(|(_, program)| super::manifest::program_path(program).is_none());
+        let missing = self.needs.iter().find(|(_, program)| program_path(program).is_none());
         missing.map_or(Ok(()), |(line, program)| {
             let what = format!("{}:{line}: {} is not installed", self.path, quote(program));
             Err(UserError::new(what, "install it, or take it out of needs"))

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::file::Experiment;
+use crate::process::program_path;
 
 /// Settings that change how fast traffic moves.
 const SYSCTLS: [&str; 22] = [
@@ -180,18 +181,6 @@ fn files_of(experiment: &Experiment) -> BTreeSet<PathBuf> {
     found
 }
 
-/// The file of a program, as execvp would find it.
-pub fn program_path(program: &str) -> Option<PathBuf> {
-    if program == "{parshall}" {
-        return std::env::current_exe().ok();
-    }
-    if program.contains('/') {
-        return Some(PathBuf::from(program)).filter(|path| path.is_file());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
-}
-
 fn hash(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     if file.metadata().ok()?.len() > HASHED_MAX {
@@ -240,7 +229,5 @@ mod tests {
         fs::write(file.path(), "abc").expect("written");
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash(file.path()).as_deref(), Some(known));
-        assert!(program_path("sh").is_some_and(|path| path.is_absolute()));
-        assert_eq!(program_path("no-such-program-anywhere"), None);
     }
 }

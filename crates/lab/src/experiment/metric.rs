@@ -6,8 +6,7 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::file::Problem;
-use super::tool_output::ToolValue;
+use super::tool_output::{ToolValue, document};
 use crate::process::Ended;
 
 /// The name of the measured command among the processes.
@@ -114,6 +113,9 @@ pub struct Trial {
     pub ended: BTreeMap<String, Ended>,
     pub wall_s: f64,
 }
+
+/// Where in the file something is wrong, what, and what to write instead.
+pub type Problem = (std::ops::Range<usize>, String, String);
 
 /// Checks the metrics of a file.
 pub fn check(raw: &[RawMetric], processes: &[String]) -> Result<Vec<Metric>, Problem> {
@@ -299,11 +301,6 @@ fn last_group<'t>(regex: &Regex, text: &'t str) -> Option<&'t str> {
 fn number(text: &str) -> Result<f64, String> {
     let found = text.trim().replace(',', "").parse().ok().filter(|value: &f64| value.is_finite());
     found.ok_or_else(|| format!("{} is no number", quote(text)))
-}
-
-pub(super) fn document(output: &str) -> Option<serde_json::Value> {
-    let line = || output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
-    serde_json::from_str(output).ok().or_else(line)
 }
 
 #[cfg(test)]
