@@ -5,12 +5,12 @@
 mod analyse;
 mod compare;
 mod conditions;
+mod duet;
 mod file;
 #[cfg(test)]
 mod golden;
 mod manifest;
 mod markdown;
-mod meeting;
 mod metric;
 mod profile;
 mod report;
