@@ -15,7 +15,7 @@ use parshall_sys::netlink::Route;
 use parshall_sys::routes::{Changes, Way, way};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::mover::Mover;
+use crate::data_path::HostDataPath;
 
 /// The least time between two checks: changes come in groups.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -31,16 +31,16 @@ pub struct RouteWatch {
 
 impl RouteWatch {
     /// Starts it, in the network namespace of the sockets.
-    pub fn start(mover: Arc<Mover>) -> io::Result<Self> {
+    pub fn start(data_path: Arc<HostDataPath>) -> io::Result<Self> {
         let (changes, mut route, stop) = (Changes::open()?, Route::open()?, Arc::new(eventfd::new()?));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("tunnel-routes".into()).spawn(move || {
             let mut ways = Ways::default();
-            while let Ok(true) = wait(&changes, mover.roamed(), &stopped) {
+            while let Ok(true) = wait(&changes, data_path.roamed(), &stopped) {
                 let begun = Instant::now();
-                eventfd::reset(mover.roamed());
+                eventfd::reset(data_path.roamed());
                 changes.discard();
-                check(&mover, &mut route, &mut ways);
+                check(&data_path, &mut route, &mut ways);
                 let pause = Timespec::try_from(PAUSE.max(begun.elapsed() * SHARE)).ok();
                 // A signal only makes the pause shorter.
                 match poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) {
@@ -76,10 +76,10 @@ fn wait(changes: &Changes, roamed: &OwnedFd, stop: &OwnedFd) -> io::Result<bool>
 }
 
 /// Looks up the way to each peer whose datagrams leave from a certain address, or did, and has the address given up, or taken back.
-fn check(mover: &Mover, route: &mut Route, ways: &mut Ways) {
+fn check(data_path: &HostDataPath, route: &mut Route, ways: &mut Ways) {
     let links: HashMap<_, Arc<Link>> =
-        mover.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
-    let mark = mover.sockets().mark();
+        data_path.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
+    let mark = data_path.sockets().mark();
     ways.retain(|peer| links.contains_key(&peer));
     let mut leaves_by = |endpoint: &Endpoint| match way(route, endpoint.remote, endpoint.local, mark) {
         Ok(Way::Local) => Some(endpoint.interface),

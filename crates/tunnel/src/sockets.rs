@@ -177,7 +177,7 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The limits of the host (net.core.rmem_max, 208 KiB unless it was raised) are a few trains only. CAP_NET_ADMIN may go beyond.
+/// The limits of the host (net.core.rmem_max, 208 KiB unless it was raised) are a few GSO batches only. CAP_NET_ADMIN may go beyond.
 fn set_buffers(socket: &Socket) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES))?;

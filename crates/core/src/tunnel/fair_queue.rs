@@ -108,7 +108,7 @@ impl FairQueue {
                 let flow = &mut self.flows[at];
                 // The last superframe of a flow is no queue.
                 let waited = if flow.bytes > QUANTUM as usize { now.saturating_sub(frame.read) } else { 0 };
-                if flow.codel.tells(now, waited) {
+                if flow.codel.notifies(now, waited) {
                     dropped.push(frame.slot);
                     continue;
                 }

@@ -352,8 +352,8 @@ mod tests {
         let ephemeral = Zeroizing::new([3; 32]);
         let (initiated, initiation) = initiate(&identity_a, &to_b, &ephemeral, TIMESTAMP, 7).unwrap();
         assert!(read_initiation(&identity_a, &initiation).is_err(), "it is for another host");
-        let stranger = Remote::new(PublicKey([8; 32]), PresharedKey::default());
-        assert!(read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &stranger).is_err());
+        let unknown = Remote::new(PublicKey([8; 32]), PresharedKey::default());
+        assert!(read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &unknown).is_err());
         let other = Remote::new(a.public(), PresharedKey::new([1; 32]));
         let verified = read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &to_a).unwrap();
         let (_, _, response) = verified.respond(&other, &Zeroizing::new([4; 32]), 8).unwrap();

@@ -67,18 +67,25 @@ impl<'a> Sealer<'a> {
         datagram.len()
     }
 
-    /// Seals a train for one send with UDP_SEGMENT, which wants datagrams of equal length: `packets - 1` packets of `len` bytes
+    /// Seals a GSO batch for one send with UDP_SEGMENT, which wants datagrams of equal length: `packets - 1` packets of `len` bytes
     /// and one of `last` bytes, at most `len`. Each lies at [`HEADER_LEN`] of a slot of `stride` bytes, which is
-    /// [`datagram_len`] or, where padding would exceed the tunnel's MTU, less. Returns the length of the train.
+    /// [`datagram_len`] or, where padding would exceed the tunnel's MTU, less. Returns the length of the GSO batch.
     ///
     /// # Panics
     ///
-    /// As [`Sealer::seal`], for a train that is too short, and for slots that are longer than their datagrams.
-    pub fn seal_train(&mut self, train: &mut [u8], stride: usize, packets: usize, len: usize, last: usize) -> usize {
+    /// As [`Sealer::seal`], for a GSO batch that is too short, and for slots that are longer than their datagrams.
+    pub fn seal_gso_batch(
+        &mut self,
+        batch: &mut [u8],
+        stride: usize,
+        packets: usize,
+        len: usize,
+        last: usize,
+    ) -> usize {
         assert!(last <= len && packets > 0, "the last packet is the shortest");
-        let (full, rest) = train.split_at_mut((packets - 1) * stride);
+        let (full, rest) = batch.split_at_mut((packets - 1) * stride);
         for slot in full.chunks_exact_mut(stride) {
-            assert_eq!(self.seal(slot, len), stride, "a train has no gaps");
+            assert_eq!(self.seal(slot, len), stride, "a GSO batch has no gaps");
         }
         let rest_len = rest.len().min(stride);
         full.len() + self.seal(&mut rest[..rest_len], last)

@@ -394,7 +394,7 @@ fn a_peer_behind_a_peer_of_the_same_interface_is_reached() {
 }
 
 #[test]
-fn senders_are_told_that_nobody_takes_their_packets() {
+fn senders_learn_that_a_host_is_unreachable() {
     if !ready("messages about unreachable hosts") {
         return;
     }

@@ -21,8 +21,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::control::{self, Control, Listeners};
+use crate::data_path::Settings;
 use crate::engine::Loop;
-use crate::mover::Settings;
 use crate::ready;
 use crate::request::WorkRequest;
 use crate::route_watch::RouteWatch;
@@ -94,7 +94,7 @@ fn prepare(
             .context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
-    let routes = RouteWatch::start(Arc::clone(worker.mover()))
+    let routes = RouteWatch::start(Arc::clone(worker.data_path()))
         .inspect_err(|error| tracing::warn!(%error, "changes of routes are noticed only when peers do not answer"))
         .ok();
     Ok((Loop::new(request.engine.engine, worker)?, control, routes))

@@ -91,9 +91,9 @@ fn of_packets(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
             [("read", |c| c.packets_read), ("written", |c| c.packets_written)],
         ),
         (
-            "socket_trains",
+            "socket_messages",
             "UDP messages of one or more datagrams (UDP_SEGMENT, UDP_GRO)",
-            [("sent", |c| c.trains_sent), ("received", |c| c.trains_received)],
+            [("sent", |c| c.messages_sent), ("received", |c| c.messages_received)],
         ),
         (
             "socket_datagrams",
