@@ -1,4 +1,4 @@
-//! What a device does at which message and at which time.
+//! The reactions of a device to messages and to time.
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ fn what_is_not_a_fresh_packet_of_the_peer_is_dropped_and_counted() {
     assert_eq!(b.receive(SECOND, &long, &from), dropped(DropCause::NotIp));
     let late = a.send(SECOND, &packet(1, 2, b"text")).unwrap();
     assert_eq!(b.receive(REJECT_AFTER_TIME, &late, &from), dropped(DropCause::ExpiredSession));
-    let expected = DropCause::ALL.map(|cause| (cause, 1)).into_iter();
+    let expected = DropCause::ALL.iter().map(|cause| (*cause, 1));
     let all: Vec<_> = expected.take_while(|(cause, _)| *cause != DropCause::UnknownPeer).collect();
     assert!(b.path.drops().seen().eq(all.iter().copied()), "{:?}", b.path.drops());
     // Whose they were is known only with a session.
