@@ -1,12 +1,13 @@
 //! TCP sockets whose options are set before they connect or listen: some have no effect later.
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Clock;
+use super::common::Clock;
 use parshall_host::error::UserError;
 
 /// Options that both ends share.
@@ -108,6 +109,18 @@ impl SocketArgs {
             }
         }
     }
+}
+
+/// The local address of a connection, with another port.
+pub fn beside(stream: &TcpStream, port: u16) -> io::Result<SocketAddr> {
+    let mut address = stream.local_addr()?;
+    address.set_port(port);
+    Ok(address)
+}
+
+/// A duplicate of a socket, for another thread.
+pub fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
+    stream.as_fd().try_clone_to_owned().map(TcpStream::from)
 }
 
 /// Which ends this process runs.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use parshall_core::load::Latencies;
 use socket2::{SockRef, Socket};
 
-use super::socket::{Ends, SocketArgs};
-use super::{Clock, Common, Outcome, print_ready};
+use super::super::common::{Clock, Common, print_ready};
+use super::super::outcome::Outcome;
+use super::super::socket::{Ends, SocketArgs};
 use crate::units;
 use parshall_host::error::UserError;
 

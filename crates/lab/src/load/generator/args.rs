@@ -4,12 +4,12 @@ use std::time::Duration;
 use parshall_core::load::{Hello, Mode, Pattern};
 use parshall_host::error::UserError;
 
-use super::super::Common;
+use super::super::common::Common;
 use super::super::socket::{BufferArgs, Ends, SocketArgs};
 use super::bulk::BulkCalls;
+use super::load::{Bulk, Load};
 use super::packets::Packets;
 use super::requests::Requests;
-use super::{Bulk, Load};
 use crate::units;
 
 /// The kind with a connection for each request.
@@ -215,7 +215,7 @@ pub struct MixedArgs {
     /// Connections with bulk transfers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     bulk_connections: u32,
-    /// What the bulk transfers do
+    /// Direction of the bulk transfers
     #[arg(long, value_enum, default_value_t = Direction::Upload)]
     bulk: Direction,
 }
@@ -367,7 +367,7 @@ impl Kind {
         }
     }
 
-    /// What is to be done.
+    /// The load that these flags ask for.
     pub fn load(&self) -> Load {
         let load = self.generator().load(self.name());
         let bulk = |args: &BulkArgs, mode| Load {

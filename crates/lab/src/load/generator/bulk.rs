@@ -7,9 +7,9 @@ use std::sync::Arc;
 use parshall_core::load::Mode;
 use socket2::SockRef;
 
-use super::super::Clock;
-use super::phase::{Counter, Counts};
-use super::server::{Counters, duplicate};
+use super::super::common::Clock;
+use super::super::socket::duplicate;
+use super::phase::{Counter, Counters, Counts};
 
 /// `MSG_TRUNC`: on TCP, take the data out of the queue without copying it.
 const MSG_TRUNC: i32 = 0x20;

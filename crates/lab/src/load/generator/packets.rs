@@ -9,9 +9,9 @@ use parshall_core::load::{Arrivals, Pattern};
 use parshall_sys::epoll::{Epoll, Events, READABLE, WRITABLE};
 use parshall_sys::udp_batch::{DATAGRAM_MAX, DatagramBatch, SEGMENTS_MAX, options};
 
-use super::super::Clock;
-use super::phase::{Counter, Counts, Phase};
-use super::server::{Counters, beside};
+use super::super::common::Clock;
+use super::super::socket::beside;
+use super::phase::{Counter, Counters, Counts, Phase};
 
 /// Messages of one sendmmsg or recvmmsg.
 const BATCH: usize = 64;
@@ -20,7 +20,7 @@ const SEGMENTED_BATCH: usize = 8;
 /// The kernel drops what arrives while this is full. It is cut to net.core.rmem_max.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// What is sent.
+/// The packets to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Packets {
     pub bytes: usize,

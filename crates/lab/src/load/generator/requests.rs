@@ -18,7 +18,7 @@ static PAYLOAD: [u8; CHUNK] = [b'q'; CHUNK];
 /// How often a signal is looked for while nothing happens.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// What is asked.
+/// The requests to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Requests {
     /// Over all threads.

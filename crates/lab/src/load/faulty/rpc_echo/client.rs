@@ -8,8 +8,8 @@ use anyhow::bail;
 use parshall_core::load::Latencies;
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 
-use super::Clock;
-use super::rpc_echo::{Args, FINISH, REPLY, REQUEST};
+use super::super::super::common::Clock;
+use super::args::{Args, FINISH, REPLY, REQUEST};
 
 /// Connected clients.
 pub struct Clients {
