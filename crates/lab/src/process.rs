@@ -35,12 +35,12 @@ pub struct Process {
     stdout: Option<JoinHandle<String>>,
 }
 
-/// What a process left when it had ended.
+/// The exit status, resources and output of a process that has ended.
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub status: ExitStatus,
     pub usage: Usage,
-    /// What it wrote to stdout, the first MiB.
+    /// The first MiB of its stdout.
     pub stdout: String,
     /// The last lines that it wrote to stderr, each after a line feed and two spaces.
     pub stderr_tail: String,

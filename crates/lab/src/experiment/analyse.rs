@@ -36,7 +36,7 @@ pub struct Block<'a> {
     pub a: &'a TrialRecord,
     pub b: &'a TrialRecord,
     pub control: &'a TrialRecord,
-    /// What the control is compared with: A, or the trial that ran beside it.
+    /// The trial that the control is compared with: A, or the one that ran beside it.
     pub beside: &'a TrialRecord,
 }
 

@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use super::metric::{Metric, Problem, RawMetric};
 use crate::process::program_path;
-use crate::recipe::{FileSpec, ProcessSpec, Stage, Topology, check_side, network};
+use crate::recipe::{FileSpec, ProcessSpec, Stage, Wire, check_side, network};
 
 /// Placeholders that the testbed fills in; a variable cannot have their names.
 const PLACEHOLDERS: [&str; 8] = ["parshall", "addr", "port", "port2", "port3", "dir", "for", "seconds"];
@@ -71,7 +71,7 @@ pub struct Variable {
     pub kind: Kind,
 }
 
-/// What an experiment is.
+/// The kind of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -112,7 +112,7 @@ struct RawFile {
     limits: Option<Spanned<RawLimits>>,
     #[serde(default)]
     needs: Vec<Spanned<String>>,
-    topology: Option<Spanned<Topology>>,
+    wire: Option<Spanned<Wire>>,
     testbed: Option<RawTestbed>,
     #[serde(default, rename = "file")]
     files: Vec<FileSpec>,
@@ -318,13 +318,13 @@ impl RawFile {
         ))
     }
 
-    /// The network that `topology` or `testbed` makes. `end` is the length of the file.
+    /// The network that `wire` or `testbed` makes. `end` is the length of the file.
     fn network(&self, end: usize) -> Result<Option<Testbed>, Problem> {
-        if let Some(topology) = &self.topology {
-            topology.get_ref().check().map_err(|(what, hint)| (topology.span(), what, hint))?;
+        if let Some(wire) = &self.wire {
+            wire.get_ref().check().map_err(|(what, hint)| (wire.span(), what, hint))?;
         }
-        let topology = self.topology.as_ref().map(|topology| topology.get_ref().clone()).unwrap_or_default();
-        network(&topology, self.testbed.as_ref(), end)
+        let wire = self.wire.as_ref().map(|wire| wire.get_ref().clone()).unwrap_or_default();
+        network(&wire, self.testbed.as_ref(), end)
             .map_err(|problem| (problem.at..problem.at, problem.error.what, problem.error.hint))
     }
 

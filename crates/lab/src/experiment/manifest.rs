@@ -1,4 +1,4 @@
-//! What the host and the programs of a run were, so that a later run is compared only with its like.
+//! The host and the programs of a run, so that a later run is compared only with its like.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -50,7 +50,7 @@ pub struct Manifest {
     pub files: BTreeMap<String, String>,
 }
 
-/// What two runs must share to be compared.
+/// Properties that two runs must share to be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     pub kernel: String,
@@ -60,7 +60,7 @@ pub struct Host {
     pub memory_gib: u64,
     /// The frequency governor of the first CPU; empty where the host has none.
     pub governor: String,
-    /// What /sys/devices/system/cpu/vulnerabilities says.
+    /// The contents of /sys/devices/system/cpu/vulnerabilities.
     pub mitigations: BTreeMap<String, String>,
     pub sysctls: BTreeMap<String, String>,
     /// The offloads that are on, by interface.
@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    /// What differs from another host, in words.
+    /// Differences from another host, in words.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, one: String, two: String| {
@@ -153,7 +153,7 @@ fn directory(path: &str) -> BTreeMap<String, String> {
     entries.filter_map(entry).collect()
 }
 
-/// Of the interfaces of this namespace. Those of a testbed are as its topology says.
+/// Of the interfaces of this namespace. Those of a testbed are as its file says.
 fn offloads() -> BTreeMap<String, Vec<String>> {
     let interfaces = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let interface = |entry: fs::DirEntry| {

@@ -25,7 +25,7 @@ pub struct Metric {
     pub better: Better,
     pub compare: Compare,
     source: Source,
-    /// Whose output or use it is: processes, [`COMMAND`] or [`ALL`]. Only what is measured is summed over several.
+    /// The processes whose output or use it is, [`COMMAND`] or [`ALL`]. Only measured values are summed over several.
     of: Vec<String>,
     /// It is divided by this metric.
     per: Option<String>,
@@ -64,7 +64,7 @@ enum Source {
     Measure(Measure),
 }
 
-/// What the lab measures itself.
+/// A value that the lab measures itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Measure {
@@ -106,7 +106,7 @@ enum Of {
     Several(Vec<String>),
 }
 
-/// What a trial has left, for its metrics.
+/// The outputs and resources of a trial, from which its metrics are read.
 #[derive(Debug)]
 pub struct Trial {
     /// The command and the processes, by name.

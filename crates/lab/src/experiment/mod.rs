@@ -137,7 +137,7 @@ fn draw(report: &Report, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What would be done, for `--check`.
+/// The plan that `--check` prints.
 fn plan(experiment: &Experiment, request: &ExperimentRequest) -> String {
     let variable = &experiment.variable;
     let values: Vec<String> = variable.values.iter().map(ToString::to_string).collect();

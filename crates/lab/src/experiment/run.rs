@@ -26,7 +26,7 @@ pub struct Session<'a> {
     experiment: &'a Experiment,
     interrupt: &'a Interrupt,
     log: Log,
-    /// What the file of results holds.
+    /// The records of the file of results.
     run: Run,
     progress: Progress,
     begun: Instant,
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What was measured.
+    /// The finished run.
     pub fn into_run(self) -> Run {
         self.run
     }

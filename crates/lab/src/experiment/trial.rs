@@ -23,7 +23,7 @@ const CHECK: Duration = Duration::from_millis(50);
 /// The delay line among the users of CPU time.
 const DELAY_LINE: &str = "delay line";
 
-/// What a trial gave.
+/// The result of a trial.
 #[derive(Debug, Clone)]
 pub struct Measured {
     pub metrics: BTreeMap<String, f64>,

@@ -25,7 +25,7 @@ pub struct Study {
     pub id: String,
     /// One line.
     pub title: String,
-    /// What is compared and why, in a few sentences.
+    /// The question in a few sentences: the comparisons and their reason.
     pub question: String,
     /// Programs that must be installed.
     pub needs: Vec<String>,
@@ -56,7 +56,7 @@ pub enum Expected {
     Shape { knee: bool, collapse: bool },
 }
 
-/// What parshall itself says about a variant while it is measured.
+/// The diagnosis that parshall itself makes of a variant while it is measured.
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
     /// The same experiment with a load that lasts for the observation.

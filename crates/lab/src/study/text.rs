@@ -8,7 +8,7 @@ use crate::terminal;
 
 const INDENT: usize = 3;
 
-/// What the study asks.
+/// The head of the text: the question of the study.
 pub fn question(study: &Study, style: TextStyle) -> String {
     indented(study.question.trim(), 0, style) + "\n"
 }
