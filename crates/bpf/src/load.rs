@@ -34,7 +34,7 @@ impl Drop for Blocked {
     }
 }
 
-/// What a call failed with, so that a missing right can be told from a missing feature.
+/// The error of a call as an I/O error, which tells a missing right from a missing feature.
 pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
@@ -61,7 +61,7 @@ pub(crate) fn reason_in_words(heard: &[String], error: &libbpf_rs::Error) -> Str
 }
 
 thread_local! {
-    /// What libbpf says while this thread listens.
+    /// Messages of libbpf while this thread collects them.
     static HEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
     /// The same during [`transcript`].
     static KEPT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };

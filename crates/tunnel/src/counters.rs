@@ -1,4 +1,4 @@
-//! What a loop counts for `tunnel show` and the metrics.
+//! Counters of a loop, as `tunnel show` and the metrics have them.
 use serde::{Deserialize, Serialize};
 
 /// Counts since the start. A frame is what one read or write of the TUN device moves, and a GSO batch what one UDP message does: both

@@ -1,9 +1,9 @@
-//! What a loop counts: system calls and what they carried.
+//! Counters of a loop: system calls and what they carried.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::Counters;
 
-/// What is counted. What is dropped is counted by `parshall_core::tunnel::DataPath`.
+/// A counter. Drops are counted by `parshall_core::tunnel::DataPath`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Count {

@@ -32,7 +32,7 @@ pub struct Settings {
     pub clamp_mss: bool,
 }
 
-/// What a frame needs of the device.
+/// The work that a frame leaves for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     Nothing,
@@ -44,7 +44,7 @@ pub enum Left {
     },
 }
 
-/// What has become of at most [`SEGMENTS_MAX`] datagrams.
+/// The result of opening at most [`SEGMENTS_MAX`] datagrams.
 pub struct Opened {
     /// Where the packets lie: their places and lengths.
     packets: [(usize, usize); SEGMENTS_MAX],
@@ -85,7 +85,7 @@ impl HostDataPath {
         &self.counts
     }
 
-    /// What is shared with the device. It counts what is dropped.
+    /// The pure part, which the device shares. It counts what is dropped.
     pub fn path(&self) -> &Arc<DataPath> {
         &self.path
     }

@@ -60,7 +60,7 @@ impl Loop {
     }
 }
 
-/// What a user has chosen about the loop.
+/// Choices of the user about the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineRequest {
     pub engine: Engine,

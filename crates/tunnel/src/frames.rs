@@ -61,7 +61,7 @@ impl<B: Buffer> Frame<B> {
         Self { buffer, len }
     }
 
-    /// What was read.
+    /// The bytes that were read.
     pub fn bytes(&self) -> &[u8] {
         self.buffer.bytes(self.len)
     }

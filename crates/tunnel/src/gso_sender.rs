@@ -37,7 +37,7 @@ pub fn count_sent(counts: &Counts, messages: &[Message]) {
 }
 
 /// Handles the error of a message of a batch: where that can help, the path learns of it and its datagrams are sent one by one.
-/// What cannot be sent is dropped and counted.
+/// Datagrams that cannot be sent at all are dropped and counted.
 pub fn send_failed(
     counts: &Counts,
     path: &DataPath,
@@ -98,7 +98,7 @@ fn may_go_apart(error: &io::Error, datagrams: usize) -> bool {
     datagrams > 1 && error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
-/// What datagrams that could not be sent are counted as.
+/// The cause by which datagrams that could not be sent are counted.
 fn cause(error: &io::Error) -> DropCause {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => DropCause::SendBufferFull,

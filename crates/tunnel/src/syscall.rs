@@ -194,7 +194,7 @@ impl GsoSender for BatchedSender {
         self.targets.push(target);
     }
 
-    /// What cannot be sent is dropped and counted.
+    /// Drops and counts datagrams that cannot be sent.
     fn flush(&mut self, sockets: &Arc<Sockets>) {
         let mut next = 0;
         while next < self.batch.messages().len() {

@@ -76,7 +76,7 @@ impl GsoSender for OrderedSender<'_> {
     }
 }
 
-/// What was received with one message.
+/// A received message.
 struct Message {
     from: Endpoint,
     segment: usize,

@@ -47,7 +47,7 @@ const ITERATION_BYTES: usize = 2 << 16;
 /// queue.
 const UNSEALED_BYTES: usize = 2 * ITERATION_BYTES;
 
-/// What a user may choose about the ring.
+/// Choices of the user about the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunables {
     /// Entries of the submission queue, at least. There are always enough for all slots.

@@ -1,4 +1,4 @@
-//! What needs the device: handshakes, timers, changes of the configuration, and packets that wait for a session. All else is done by
+//! Calls the device: for handshakes, timers, changes of the configuration, and packets that wait for a session. All else is done by
 //! [`crate::data_path`].
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -54,7 +54,6 @@ impl Worker {
         Ok(Self { device, data_path, queued: HashMap::new(), out, receive_queue, requests })
     }
 
-    /// What threads share that move packets.
     pub fn data_path(&self) -> &Arc<HostDataPath> {
         &self.data_path
     }
@@ -64,7 +63,7 @@ impl Worker {
         self.device.link(peer)
     }
 
-    /// What is readable when clients of the configuration protocol ask for something.
+    /// Readable when clients of the configuration protocol ask for something.
     pub fn requests_fd(&self) -> Option<BorrowedFd<'_>> {
         self.requests.as_ref().map(Requests::fd)
     }

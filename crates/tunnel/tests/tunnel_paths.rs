@@ -1,4 +1,4 @@
-//! What programs send arrives unaltered over every kind of path: with a small MTU near or far, with an inner MTU above the
+//! Data of programs arrive unaltered over every kind of path: with a small MTU near or far, with an inner MTU above the
 //! outer one, and where GSO batches are refused.
 #![allow(clippy::unwrap_used)] // A test fails by a panic.
 

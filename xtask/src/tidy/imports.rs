@@ -96,7 +96,7 @@ struct Use {
     is_public: bool,
 }
 
-/// What the code of a file names.
+/// The names in the code of a file.
 #[derive(Default)]
 struct File {
     uses: Vec<Use>,
@@ -186,7 +186,7 @@ impl File {
 #[derive(Default)]
 struct Files(BTreeMap<Module, File>);
 
-/// What a path leads to.
+/// The target of a path.
 struct Target {
     /// The module of the file that defines it.
     file: Module,

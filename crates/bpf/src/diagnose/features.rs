@@ -1,10 +1,10 @@
-//! What each program of the btf object needs of the kernel, which other program replaces it where the kernel lacks that, and what
-//! is lost where none does. This is the only list of these; which programs to load follows from it.
+//! Requirements of each program of the btf object: what it needs of the kernel, which other program replaces it where the kernel lacks that,
+//! and which observation is lost where none does. This is the only list of these; which programs to load follows from it.
 //!
 //! Features that the programs find by themselves when they are loaded (fields and types that come and go) are beside their use in C:
 //! `kernel.h` names the versions.
 
-/// What a program is attached to.
+/// The hook that a program is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// A typed tracepoint.
@@ -42,7 +42,7 @@ impl Hook {
 pub struct Program {
     /// Its name in the object.
     pub name: &'static str,
-    /// What it is attached to.
+    #[allow(missing_docs)]
     pub hook: Hook,
     /// The first version of Linux that has the hook.
     pub since: &'static str,
@@ -53,7 +53,7 @@ pub struct Program {
 pub struct Sight {
     /// The programs, the best first.
     pub programs: &'static [Program],
-    /// What is not observed without it, a sentence.
+    /// The observation that is lost without it, a sentence.
     pub lost: &'static str,
     /// Without it time would be put to the wrong account, so there is no rung `btf`.
     pub essential: bool,
@@ -178,9 +178,9 @@ pub struct Refused {
 /// Something that is not observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What was refused, the best program first.
+    /// Programs that were refused, the best one first.
     pub refused: Vec<Refused>,
-    /// What is not observed, a sentence.
+    /// The observation that is lost, a sentence.
     pub lost: &'static str,
     /// There is no rung `btf` without it.
     pub essential: bool,
@@ -206,7 +206,7 @@ pub fn chosen(refused: &[Refused]) -> Vec<Program> {
     chosen
 }
 
-/// What the programs `loaded` but for those of `refused` do not observe.
+/// Observations that are lost with the programs `loaded` but for those of `refused`.
 pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
     let is_refused = |program: &Program| refused.iter().any(|one| one.program == program.name);
     let is_had = |sight: &&Sight| sight.programs.iter().any(|one| loaded.contains(one) && !is_refused(one));

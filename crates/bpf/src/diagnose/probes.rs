@@ -45,7 +45,7 @@ thread_local! {
     static OPEN_OLDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the skeleton opens; `newer` is the object that it has.
+/// The object that the skeleton opens; `newer` is its own.
 fn object(newer: &'static [u8]) -> &'static [u8] {
     if OPEN_OLDER.get() { &OLDER.0 } else { newer }
 }
@@ -133,7 +133,7 @@ pub struct BtfPrograms {
     needed: Cell<Needed>,
 }
 
-/// What the subject was seen to use in the slices so far.
+/// Protocols and calls that the subject has used in the slices so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Needed {
     udp: bool,
@@ -246,7 +246,7 @@ impl BtfPrograms {
         self.attaches_once && self.loaded.iter().any(|one| one.name == name && one.hook.is_function())
     }
 
-    /// What is not observed.
+    /// Observations that are lost.
     fn lost(&self) -> Vec<Missing> {
         features::missing(&self.loaded, &self.refused.borrow())
     }
@@ -293,7 +293,7 @@ impl Probes {
         Ok(probes)
     }
 
-    /// What is not observed on this kernel.
+    /// Observations that this kernel does not allow.
     pub fn lost(&self) -> Vec<Missing> {
         self.programs.lost()
     }
@@ -382,7 +382,7 @@ impl Probes {
         self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
     }
 
-    /// What happened to connections since the programs were attached, by who has them.
+    /// Counts of connections since the programs were attached, by process.
     pub fn net_counts(&self) -> Vec<(NetKey, NetValue)> {
         entries(&self.programs.skel.maps.net_counts)
     }
@@ -397,10 +397,10 @@ impl Probes {
     }
 }
 
-/// What a trial of the probes shows.
+/// The result of a trial of the probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
-    /// What the kernel does not let them see.
+    /// Observations that the kernel does not allow them.
     pub missing: Vec<Missing>,
     /// Programs that are in the place of better ones, with the reason.
     pub replaced: Vec<String>,

@@ -124,7 +124,7 @@ pub struct PeerState {
     pub handshakes: u64,
     #[allow(missing_docs)]
     pub traffic: Traffic,
-    /// What was dropped of its packets.
+    /// Counts of its dropped packets.
     pub drops: Vec<(DropCause, u64)>,
 }
 
@@ -249,7 +249,7 @@ impl Device {
         id
     }
 
-    /// What stays is not touched: `wg syncconf` replaces the prefixes of all peers, mostly by the same ones.
+    /// Prefixes that stay are not touched: `wg syncconf` replaces the prefixes of all peers, mostly by the same ones.
     fn change_allowed_ips(&mut self, id: PeerId, change: &PeerChange) {
         if change.replace_allowed_ips {
             let added = |prefix: &PrefixChange| {

@@ -17,7 +17,7 @@ use super::peer::{Common, Peer, receiver_of, sized};
 use super::peer_id::PeerId;
 use super::{Ns, Random, SECOND, Time};
 
-/// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
+/// Limits of the work of a device, so that a flood of handshakes leaves the CPU to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Initiations a second that are worked on without a cookie; with 0, all need one. Forged responses have the same limit, but
@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// What threads that move packets share.
+    /// The data path that threads share.
     pub fn data_path(&self) -> Arc<DataPath> {
         Arc::clone(&self.common.path)
     }

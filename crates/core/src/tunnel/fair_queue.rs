@@ -19,7 +19,7 @@ const BYTES_MAX: usize = 8 << 20;
 /// slower.
 const TARGET: Ns = 2 * SECOND / 1000;
 
-/// What a flow may send in its turn: a superframe.
+/// The quantum of a flow in bytes: a superframe.
 const QUANTUM: isize = 1 << 16;
 
 /// Flows are told apart by a hash of this range.

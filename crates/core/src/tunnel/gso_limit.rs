@@ -17,9 +17,9 @@ const WAIT_MAX: Ns = 600 * SECOND;
 pub(super) struct GsoLimit {
     /// Packets of a GSO batch. With 1, datagrams are sent one by one.
     limit: usize,
-    /// What the limit was before it was raised, without a fault. A fault brings it back.
+    /// The limit before it was raised, which had no fault. A fault brings it back.
     proven: usize,
-    /// What the limit is raised to.
+    /// The next limit.
     next: usize,
     /// When it is raised; `None` if there was no fault lately.
     raise_at: Option<Ns>,

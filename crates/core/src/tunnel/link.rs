@@ -1,4 +1,4 @@
-//! What packets of one peer read and write: its sessions, its address, its traffic and the times that timers depend on.
+//! The state of one peer that its packets read and write: sessions, address, traffic and the times that timers depend on.
 //!
 //! Threads that move packets share it with the [`Device`](super::Device). It has two locks: that of the sessions, which is taken
 //! when they change, and that of the path, which is taken for some nanoseconds for each frame that is sent.
@@ -55,7 +55,7 @@ pub enum Refusal {
     NoEndpoint,
 }
 
-/// What has been sent to and received from a peer. Bytes are those of datagrams, handshakes included.
+/// Counts of traffic with a peer. Bytes are those of datagrams, handshakes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Traffic {
@@ -149,7 +149,7 @@ pub struct Link {
     sent_packets: AtomicU64,
     received_batches: AtomicU64,
     sent_batches: AtomicU64,
-    /// What was dropped of the peer's packets.
+    /// Counts of the peer's dropped packets.
     pub(super) drops: Drops,
     /// The first data sent since something was received.
     unanswered_since: Moment,
@@ -217,7 +217,7 @@ impl Link {
         self.waiting.store(waiting, Release);
     }
 
-    /// What is known of the path to the peer. The guard is held for a call, not for a batch.
+    /// The path to the peer. The guard is held for a call, not for a batch.
     pub fn path(&self) -> MutexGuard<'_, Path> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,7 +234,7 @@ impl Link {
         }
     }
 
-    /// What was dropped of the peer's packets.
+    /// Counts of the peer's dropped packets.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }

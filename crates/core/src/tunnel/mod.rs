@@ -11,7 +11,7 @@
 //! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
 //! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
 //!
-//! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
+//! Limits of the path are learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
 //! the messages to senders of packets that do not fit, or that nobody takes.
 //!
 //! Names of endpoints are the caller's to look up ([`Output::lookups`], [`Device::resolved`]).
@@ -93,7 +93,7 @@ use std::time::Duration;
 /// Nanoseconds of a monotonic clock.
 pub type Ns = u64;
 
-/// What the clocks show. Handshakes need the time of day, since initiations carry it.
+/// A reading of both clocks. Handshakes need the time of day, since initiations carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time {
     /// The monotonic clock.
@@ -128,7 +128,7 @@ pub const REJECT_AFTER_TIME: Ns = 180 * SECOND;
 pub const REKEY_ATTEMPT_TIME: Ns = 90 * SECOND;
 /// The least time between two initiations to one peer.
 pub const REKEY_TIMEOUT: Ns = 5 * SECOND;
-/// Who receives and has nothing to send answers with a keepalive after this time.
+/// Keepalive delay after receiving data (whitepaper 6.5).
 pub const KEEPALIVE_TIMEOUT: Ns = 10 * SECOND;
 /// A random part of this length is added to the times of handshakes, so that two ends do not stay in step.
 pub const JITTER_MAX: Ns = SECOND / 3;

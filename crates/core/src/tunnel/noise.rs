@@ -34,7 +34,7 @@ impl Identity {
     }
 }
 
-/// What is known of a peer before a handshake.
+/// The keys of a peer that are known before a handshake.
 pub(super) struct Remote {
     pub(super) public: PublicKey,
     pub(super) preshared: PresharedKey,
@@ -126,7 +126,7 @@ impl Symmetric {
     }
 }
 
-/// What an initiator keeps until the response comes.
+/// The state of an initiator until the response comes.
 pub(super) struct Initiated {
     symmetric: Symmetric,
     ephemeral: StaticSecret,

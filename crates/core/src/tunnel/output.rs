@@ -1,4 +1,4 @@
-//! What calls of the device leave for the caller: messages to send, names to look up, and what becomes of packets that wait.
+//! Output of the device for its caller: messages to send, names to look up, and the fate of packets that wait.
 use super::host_port::HostPort;
 use super::link::Endpoint;
 use super::message::HANDSHAKE_LEN_MAX;
@@ -26,7 +26,7 @@ impl Outgoing {
     }
 }
 
-/// What the caller does with the packets that it keeps for a peer.
+/// An instruction for the packets that the caller keeps for a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// There is a session, or a new address: the packets can be sent, after the messages of the same [`Output`].
@@ -35,7 +35,7 @@ pub enum Event {
     Discard(PeerId),
 }
 
-/// What calls of a [`Device`](super::Device) add for the caller, which empties it and uses it again.
+/// The output that calls of a [`Device`](super::Device) add to. The caller empties it and uses it again.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Messages in the order in which they are to be sent.

@@ -1,4 +1,4 @@
-//! What is known of the path to a peer's address: its MTU, and how long the GSO batches are that it takes.
+//! The path to a peer's address as far as it is known: its MTU, and the longest GSO batches that it takes.
 //!
 //! Nothing is probed. The kernel knows the MTU of a path from its own interfaces and routes and from ICMP messages, which it
 //! checks. The caller asks it (IP_MTU) when a [`Plan`] says so, and reports GSO batches that were refused. While less is known than is

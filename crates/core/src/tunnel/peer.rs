@@ -28,7 +28,7 @@ const INITIATION_INTERVAL: Ns = SECOND / 50;
 /// How long after a packet at the latest a timer that depends on it is looked at.
 const TIMER_STEP: Ns = SECOND;
 
-/// What all peers of a device have in common.
+/// State that all peers of a device share.
 pub(super) struct Common {
     pub(super) identity: Option<Identity>,
     pub(super) path: Arc<DataPath>,

@@ -15,7 +15,7 @@ use crate::networks;
 /// The longest request that is read. A peer with ten prefixes takes about 600 bytes.
 pub const REQUEST_LEN_MAX: usize = 64 << 20;
 
-/// What is asked for.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The state, which [`write_state`] writes.

@@ -11,7 +11,7 @@ use crate::networks;
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct QuickConfig {

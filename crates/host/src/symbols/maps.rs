@@ -52,7 +52,7 @@ impl Mapping {
     }
 }
 
-/// What the mappings that are kept may take, in bytes.
+/// The most bytes that the stored mappings may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room(pub u64);
 

@@ -40,7 +40,7 @@ pub struct Names {
     mapped: HashMap<Mapped, Option<FileId>>,
     /// None for a file that could not be copied.
     copies: HashMap<FileId, Option<File>>,
-    /// What is left of `COPIED_MAX`.
+    /// The rest of `COPIED_MAX`.
     bytes_left: u64,
     mount_tables: MountTables,
 }
@@ -170,7 +170,7 @@ impl Names {
 
 /// Mount tables of other processes, whose length their users choose: up to 100,000 mounts in each namespace (`fs.mount-max`).
 pub struct MountTables {
-    /// What is left of `MOUNTS_MAX`.
+    /// The rest of `MOUNTS_MAX`.
     left: u64,
 }
 

@@ -45,11 +45,11 @@ struct Process {
     tried: HashSet<u64>,
 }
 
-/// What was read of mapped files.
+/// Unwind information of mapped files.
 struct Files {
     /// By device and inode; None for a file without call frame information.
     known: HashMap<(u64, u64), Option<UnwindInfo>>,
-    /// What is left of `READ_MAX`.
+    /// The rest of `READ_MAX`.
     bytes_left: u64,
     mount_tables: MountTables,
 }
@@ -58,7 +58,7 @@ struct Files {
 pub struct Unwinders {
     processes: HashMap<u32, Process>,
     files: Files,
-    /// What is left of `MAPS_MAX`.
+    /// The rest of `MAPS_MAX`.
     maps_left: Room,
 }
 

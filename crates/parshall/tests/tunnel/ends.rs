@@ -130,7 +130,7 @@ fn a_tunnel_that_dies_lets_nothing_out_until_it_is_taken_down() {
     }
 }
 
-/// What a tunnel that died holds is replaced when the file has changed.
+/// Blocked routes of a tunnel that died are replaced when the file has changed.
 #[test]
 fn the_next_tunnel_may_have_other_routes_than_the_one_that_died() {
     let what = "other routes of a parshall tunnel that died";

@@ -1,4 +1,4 @@
-//! What changes under a tunnel that is up: names and interfaces of endpoints, routes, ports, and marks of routers on the way.
+//! Changes under a tunnel that is up: names and interfaces of endpoints, routes, ports, and marks of routers on the way.
 //!
 //! ```text
 //!  host 0                               host 1

@@ -1,4 +1,4 @@
-//! What operators do with a tunnel: `wg`, `wg-quick`, daemons, default routes, and what is left after a kill.
+//! Operation of a tunnel: `wg`, `wg-quick`, daemons, default routes, and what is left after a kill.
 //!
 //! ```text
 //!  host 0                               host 1

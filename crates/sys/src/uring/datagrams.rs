@@ -22,7 +22,7 @@ impl Ring {
         self.submit(fd, tag, Operation::ReceiveDatagrams { group, template: Template::new() })
     }
 
-    /// What a chunk of [`Ring::recv_datagrams`] holds, and its payload; `None` if the kernel wrote less than a header.
+    /// The message in a chunk of [`Ring::recv_datagrams`], and its payload; `None` if the kernel wrote less than a header.
     ///
     /// # Panics
     /// If the chunk is of another ring.

@@ -7,7 +7,7 @@ use crate::udp_batch::memory::Fixed;
 pub(super) const OUT_LEN: usize = 16;
 /// The place of the name. It is longer than any name, so that the control messages behind it are aligned.
 pub(super) const NAME_LEN: usize = 32;
-/// What stands in front of the payload in a buffer.
+/// Bytes in front of the payload in a buffer.
 pub const DATAGRAM_HEADER_LEN: usize = OUT_LEN + NAME_LEN + Control::BYTES;
 const _: () = assert!(size_of::<Name>() <= NAME_LEN && (OUT_LEN + NAME_LEN).is_multiple_of(8));
 

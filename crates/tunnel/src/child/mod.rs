@@ -56,7 +56,7 @@ pub fn run(request: &WorkRequest) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What [`spawn::Child`] passes on, in this order.
+/// Descriptors that [`spawn::Child`] passes on, in this order.
 struct Given {
     /// The configuration comes here; the end of file ends this process.
     link: UnixStream,

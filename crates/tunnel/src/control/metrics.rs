@@ -42,7 +42,7 @@ fn text(report: Report) -> Result<String, fmt::Error> {
     })
 }
 
-/// What is counted of the packets: by what, and for which values of that label.
+/// A family of counters: its name, its label, and the values of that label.
 type Counted = (&'static str, &'static str, [(&'static str, fn(&Counters) -> u64); 2]);
 
 fn of_peers(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {

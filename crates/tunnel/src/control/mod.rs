@@ -2,7 +2,7 @@
 //! ([`metrics`]). Only this thread has an async runtime, and no client can slow packets down: requests are parsed here, and answers
 //! written here.
 //!
-//! What a client asks for is done by the thread that owns the `Device`. It watches [`Requests::fd`] and calls
+//! Requests of clients are carried out by the thread that owns the `Device`. It watches [`Requests::fd`] and calls
 //! [`Requests::serve`] when that is readable.
 mod metrics;
 pub mod owner;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 pub use owner::{DeviceOwner, Requests, channel};
 use report::Reporter;
 
-/// What the control thread serves.
+/// Sockets that the control thread serves.
 #[derive(Debug)]
 pub struct Listeners {
     /// The configuration protocol.

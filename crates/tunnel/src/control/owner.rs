@@ -16,7 +16,7 @@ use crate::names::Resolver;
 /// wait a second for a file of some hundred thousand.
 const PEERS_AT_ONCE: usize = 256;
 
-/// What a client waits for.
+/// A request to the thread that owns the device.
 enum Request {
     State(oneshot::Sender<State>),
     /// The answer is 0 or a negative errno, as in the protocol.
@@ -25,7 +25,7 @@ enum Request {
     Resolved(Lookup, Vec<SocketAddr>),
 }
 
-/// What the thread that owns the device knows at one moment.
+/// A snapshot of the device and its counters.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) device: DeviceState,
@@ -77,7 +77,7 @@ impl DeviceOwner {
 pub struct Requests {
     inbox: mpsc::Receiver<Request>,
     pub(super) wake: Arc<OwnedFd>,
-    /// What is left of a long change, and its client.
+    /// The rest of a long change, and its client.
     current: Option<(Box<DeviceChange>, oneshot::Sender<i32>)>,
     resolver: Resolver<Lookup>,
 }

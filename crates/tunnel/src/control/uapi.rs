@@ -88,7 +88,7 @@ async fn carry_out(request: &[u8], owner: &DeviceOwner, reporter: &Reporter) -> 
     }
 }
 
-/// What a client has sent and was not answered yet. It has keys and is erased.
+/// Bytes of a client that were not answered yet. They have keys and are erased.
 #[derive(Default)]
 struct Received {
     bytes: Zeroizing<Vec<u8>>,

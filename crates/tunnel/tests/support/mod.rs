@@ -32,7 +32,7 @@ use parshall_tunnel::worker::Worker;
 pub const PORT: u16 = 51820;
 pub const STREAM_BYTES: usize = 2 << 20;
 
-/// What differs between tests.
+/// The parameters of a test.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The MTU of the link between a and the router.

@@ -51,7 +51,7 @@ pub struct Layout {
     pub slice: Vec<Tracepoint>,
     /// The fields.
     pub offsets: Offsets,
-    /// What is not observed on this kernel, one sentence each.
+    /// Observations that this kernel does not allow, one sentence each.
     pub missing: Vec<&'static str>,
 }
 

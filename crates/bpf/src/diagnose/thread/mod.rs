@@ -129,7 +129,7 @@ pub struct UserMemoryWire {
 }
 
 impl UserMemoryWire {
-    /// What was copied of the stack.
+    /// The copied part of the stack.
     pub fn memory(&self) -> &[u8] {
         &self.memory[..MEMORY_MAX.min(self.n_memory as usize)]
     }

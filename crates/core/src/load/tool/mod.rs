@@ -19,7 +19,7 @@ pub enum Tool {
     RedisBenchmark,
 }
 
-/// What a text says.
+/// Reads the values of a text.
 pub fn read(tool: Tool, text: &str) -> Values {
     let mut values = match tool {
         Tool::Netperf => netperf::read(text),
