@@ -46,6 +46,11 @@ impl Clock {
         self.begin.elapsed()
     }
 
+    /// The time until the end.
+    pub fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
     /// The same clock with a later end, for servers: they must not close before the clients have ended.
     pub fn late(&self) -> Self {
         Self { end: self.end + Duration::from_millis(500), ..self.clone() }

@@ -120,9 +120,14 @@ fn three_digits(value: f64) -> String {
 impl Outcome {
     /// The result of a load that began with `clock` and ends now.
     pub fn new(kind: &str, role: &str, port: Option<u16>, clock: &Clock, requests: u64, bytes: u64) -> Self {
-        let cpu = Cpu::new(parshall_sys::clock::process_cpu_ns() as f64 / 1e9, requests, bytes);
-        let outcome = Self::of_window(kind, role, port, clock.elapsed().as_secs_f64(), requests, bytes);
-        Self { cpu: Some(cpu), ..outcome }
+        Self::of_window(kind, role, port, clock.elapsed().as_secs_f64(), requests, bytes).with_own_cpu()
+    }
+
+    /// With the CPU time of this process.
+    pub fn with_own_cpu(mut self) -> Self {
+        let seconds = parshall_sys::clock::process_cpu_ns() as f64 / 1e9;
+        self.cpu = Some(Cpu::new(seconds, self.requests, self.bytes));
+        self
     }
 
     /// The result of the measured part of a load.

@@ -103,7 +103,7 @@ pub struct ShapeArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ScheduleArgs {
     /// So many per second on a schedule of their own; latencies count from when each was due (default: as fast as replies come)
-    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate)]
     rate: Option<f64>,
     /// How that schedule spreads them
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Constant, requires = "rate")]
@@ -249,13 +249,6 @@ fn connections() -> impl clap::builder::TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(1..=100_000)
 }
 
-fn rate(text: &str) -> Result<f64, UserError> {
-    match text.parse() {
-        Ok(per_s) if (1e-3..=1e9).contains(&per_s) => Ok(per_s),
-        _ => Err(UserError::new(format!("`{text}` is not a rate"), "write a number per second from 0.001 to 1e9")),
-    }
-}
-
 fn interval(text: &str) -> Result<Duration, UserError> {
     let every = units::duration(text)?;
     if every.is_zero() {
@@ -283,6 +276,7 @@ impl ShapeArgs {
             most: connections,
             request: self.request_bytes,
             reply: self.reply_bytes,
+            apart: None,
             schedule: self.schedule.schedule(),
             connect_each: false,
         }
@@ -327,6 +321,7 @@ impl BurstArgs {
             most: u32::MAX,
             request: self.request_bytes,
             reply: self.reply_bytes,
+            apart: None,
             schedule: Some((Pattern::Burst(self.burst), per_s)),
             connect_each: false,
         }

@@ -33,15 +33,32 @@ pub fn send(mut stream: &TcpStream, calls: BulkCalls, counter: &Counter, over: i
     Ok(())
 }
 
+/// Memory that is received into, or none where received data is thrown away.
+pub struct Receiver {
+    buf: Vec<u8>,
+    discarded: Vec<MaybeUninit<u8>>,
+}
+
+impl Receiver {
+    pub fn new(read_bytes: usize, discard: bool) -> Self {
+        let (kept, thrown) = if discard { (0, read_bytes) } else { (read_bytes, 0) };
+        Self { buf: vec![0; kept], discarded: vec![MaybeUninit::uninit(); thrown] }
+    }
+
+    /// Receives once; 0 bytes are the end.
+    pub fn receive(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
+        match self.discarded.is_empty() {
+            true => stream.read(&mut self.buf),
+            false => SockRef::from(stream).recv_with_flags(&mut self.discarded, MSG_TRUNC),
+        }
+    }
+}
+
 /// Receives until the connection ends.
-pub fn receive(mut stream: &TcpStream, calls: BulkCalls, counter: &Counter) -> io::Result<()> {
-    let mut buf = vec![0; if calls.discard { 0 } else { calls.read_bytes }];
-    let mut discarded = vec![MaybeUninit::uninit(); if calls.discard { calls.read_bytes } else { 0 }];
+pub fn receive(stream: &TcpStream, calls: BulkCalls, counter: &Counter) -> io::Result<()> {
+    let mut receiver = Receiver::new(calls.read_bytes, calls.discard);
     loop {
-        let received = match calls.discard {
-            true => SockRef::from(stream).recv_with_flags(&mut discarded, MSG_TRUNC)?,
-            false => stream.read(&mut buf)?,
-        };
+        let received = receiver.receive(stream)?;
         if received == 0 {
             return Ok(());
         }

@@ -3,14 +3,14 @@
 //! `args` declares the kinds; each is lowered to a [`Load`] (`load`). `client` and `server` are the two ends, `requests`, `bulk` and `packets`
 //! what they do, `phase` counts it, and `report` has what the server reports. What decides is [`parshall_core::load`].
 mod args;
-mod bulk;
+pub mod bulk;
 mod client;
 mod load;
 mod packets;
 mod pair;
-mod phase;
+pub mod phase;
 mod report;
-mod requests;
+pub mod requests;
 mod server;
 
 use std::net::SocketAddr;

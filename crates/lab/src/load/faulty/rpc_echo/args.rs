@@ -1,7 +1,10 @@
 //! The flags of `rpc-echo`, and the sizes of its messages.
 use std::time::Duration;
 
+use parshall_core::load::Pattern;
+
 use super::super::super::common::Common;
+use super::super::super::generator::requests::Requests;
 use super::super::super::socket::{Ends, SocketArgs};
 use crate::units;
 
@@ -32,7 +35,7 @@ pub struct Args {
     #[arg(long)]
     pub together: bool,
     /// Requests per second over all connections (default: as fast as replies come)
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate)]
     pub rate: Option<f64>,
     /// The server sleeps this long before each reply, in a thread per connection
     #[arg(long, value_name = "MS", default_value = "0", value_parser = units::milliseconds)]
@@ -43,4 +46,20 @@ pub struct Args {
     /// The server writes head and body of a reply apart
     #[arg(long)]
     pub reply_in_two: bool,
+}
+
+impl Args {
+    /// One request at a time on each connection.
+    pub fn requests(&self) -> Requests {
+        Requests {
+            connections: self.clients.into(),
+            depth: 1,
+            most: self.clients.into(),
+            request: REQUEST as u32,
+            reply: REPLY as u32,
+            apart: (!self.together).then_some(FINISH as u32),
+            schedule: self.rate.map(|per_s| (Pattern::Constant, per_s)),
+            connect_each: false,
+        }
+    }
 }
