@@ -22,7 +22,7 @@ use super::thread::ThreadDump;
 use crate::bytes::read;
 use crate::kernel_release;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::{listening, reason, unsignalled};
+use crate::load::{reason, unsignalled, with_messages};
 
 /// From this version on a program can be attached to a function again; before, the second time is ENOENT.
 const ATTACHES_AGAIN: (u32, u32) = (5, 13);
@@ -217,15 +217,15 @@ impl BtfPrograms {
         let mut links = Vec::new();
         for program in self.object().progs_mut().filter(|program| program.autoload()) {
             let name = names.iter().find(|name| program.name() == **name);
-            let Some(name) = name.copied().filter(|name| !self.is_refused(name) && !self.is_kept(name)) else {
+            let Some(name) = name.copied().filter(|name| !self.is_refused(name) && !self.stays_attached(name)) else {
                 continue;
             };
-            let (attached, heard) = listening(|| program.attach());
+            let (attached, messages) = with_messages(|| program.attach());
             match attached {
                 Ok(link) if self.keeps(name) => drop(self.kept.borrow_mut().insert(name, link)),
                 Ok(link) => links.push(link),
                 Err(error) => {
-                    let reason = reason(&heard).map_or_else(|| error.to_string(), |(_, reason)| reason);
+                    let reason = reason(&messages).map_or_else(|| error.to_string(), |(_, reason)| reason);
                     self.refused.borrow_mut().push(Refused { program: name.to_owned(), reason });
                 }
             }
@@ -237,7 +237,7 @@ impl BtfPrograms {
         self.refused.borrow().iter().any(|one| one.program == name)
     }
 
-    fn is_kept(&self, name: &str) -> bool {
+    fn stays_attached(&self, name: &str) -> bool {
         self.kept.borrow().contains_key(name)
     }
 
@@ -439,9 +439,9 @@ fn load_some(
         }
         unsignalled(|| open.load())
     };
-    let (loaded, heard) = listening(load);
+    let (loaded, messages) = with_messages(load);
     loaded.map_err(|error| {
-        let (program, reason) = reason(&heard).unwrap_or_else(|| (None, error.to_string()));
+        let (program, reason) = reason(&messages).unwrap_or_else(|| (None, error.to_string()));
         Unloaded { program, reason }
     })
 }
@@ -547,9 +547,9 @@ mod tests {
 
     #[test]
     fn every_program_is_in_the_list_with_its_hook() {
-        let listed: BTreeSet<(String, String)> = features::SIGHTS
+        let listed: BTreeSet<(String, String)> = features::OBSERVATIONS
             .iter()
-            .flat_map(|sight| sight.programs)
+            .flat_map(|observation| observation.programs)
             .map(|program| (program.name.to_owned(), program.hook.section()))
             .collect();
         for older in [false, true] {

@@ -18,7 +18,7 @@ use super::sample;
 use super::syscall::call_flags;
 use super::thread::KSTACK_MAX;
 use crate::clock::monotonic_ns;
-use crate::load::{listening, reason_in_words, unsignalled};
+use crate::load::{reason_in_words, unsignalled, with_messages};
 
 /// The generated skeleton of `classic.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -227,8 +227,8 @@ impl Classic {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.follow_children = follow_children.into();
         set_offsets(rodata, &layout.offsets);
-        let (loaded, heard) = listening(|| unsignalled(|| open.load()));
-        let skel = loaded.map_err(|error| Error::Load(reason_in_words(&heard, &error)))?;
+        let (loaded, messages) = with_messages(|| unsignalled(|| open.load()));
+        let skel = loaded.map_err(|error| Error::Load(reason_in_words(&messages, &error)))?;
         Self::new(ClassicPrograms { skel, layout }).map_err(unloaded)
     }
 
