@@ -72,7 +72,7 @@ pub const DIAGNOSIS_MARGIN: Duration = Duration::from_secs(3);
 
 /// A comparison that has been made.
 #[derive(Debug, Serialize)]
-pub struct Made<'a> {
+pub struct ComparisonResult<'a> {
     pub name: &'a str,
     pub expected: String,
     pub got: String,

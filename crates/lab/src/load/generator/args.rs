@@ -86,15 +86,22 @@ pub struct GeneratorArgs {
     threads: u16,
 }
 
-/// Sizes and times of requests.
+/// Sizes of requests.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ShapeArgs {
+pub struct SizeArgs {
     /// Bytes of a request
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
     request_bytes: u32,
     /// Bytes of a reply
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
     reply_bytes: u32,
+}
+
+/// Sizes and times of requests.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ShapeArgs {
+    #[command(flatten)]
+    sizes: SizeArgs,
     #[command(flatten)]
     schedule: ScheduleArgs,
 }
@@ -141,12 +148,8 @@ pub struct ConnectArgs {
 pub struct BurstArgs {
     #[command(flatten)]
     generator: GeneratorArgs,
-    /// Bytes of a request
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
-    request_bytes: u32,
-    /// Bytes of a reply
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
-    reply_bytes: u32,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Requests of a burst
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     burst: u32,
@@ -274,8 +277,8 @@ impl ShapeArgs {
             connections,
             depth: 1,
             most: connections,
-            request: self.request_bytes,
-            reply: self.reply_bytes,
+            request: self.sizes.request_bytes,
+            reply: self.sizes.reply_bytes,
             apart: None,
             schedule: self.schedule.schedule(),
             connect_each: false,
@@ -319,8 +322,8 @@ impl BurstArgs {
             connections: self.connections,
             depth: self.burst.div_ceil(self.connections),
             most: u32::MAX,
-            request: self.request_bytes,
-            reply: self.reply_bytes,
+            request: self.sizes.request_bytes,
+            reply: self.sizes.reply_bytes,
             apart: None,
             schedule: Some((Pattern::Burst(self.burst), per_s)),
             connect_each: false,
