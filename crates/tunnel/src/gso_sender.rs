@@ -58,9 +58,9 @@ pub fn send_failed(
     counts.add(Count::GsoBatchesRefused, 1);
     if let Some(link) = &target.link {
         let (mtu, now) = (sockets.path_mtu(to), boottime_ns());
-        let mut way = link.path();
-        way.set_mtu(now, to.remote, mtu);
-        way.gso_failed(now, to.remote, datagrams, message.segment);
+        let mut peer_path = link.path();
+        peer_path.set_mtu(now, to.remote, mtu);
+        peer_path.gso_failed(now, to.remote, datagrams, message.segment);
     }
     let ipv6 = to.remote.is_ipv6();
     for part in 0..datagrams {

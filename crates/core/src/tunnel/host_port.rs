@@ -48,3 +48,28 @@ fn is_ipv6(host: &str) -> bool {
     let is_zone = |zone: &str| !zone.is_empty() && !zone.contains(|c: char| c.is_whitespace() || "[]/%".contains(c));
     ip.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(is_zone)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_written_as_it_is_read() {
+        for (text, host, is_name) in [
+            ("vpn.example.com:1", "vpn.example.com", true),
+            ("192.0.2.1:65535", "192.0.2.1", false),
+            ("[2001:db8::1]:1", "2001:db8::1", false),
+            ("[fe80::1%eth0.7]:1", "fe80::1%eth0.7", true),
+            ("[fe80::1%3]:1", "fe80::1%3", true),
+        ] {
+            let endpoint = host_port(text).unwrap();
+            assert_eq!((endpoint.host.as_str(), endpoint.is_name()), (host, is_name));
+            assert_eq!(endpoint.to_string(), text);
+        }
+        for text in
+            ["[fe80::1%]:1", "[fe80::1%a b]:1", "[fe80::1%a%b]:1", "fe80::1%eth0:1", "[192.0.2.1%eth0]:1", "a:b:1"]
+        {
+            assert!(host_port(text).is_err(), "{text}");
+        }
+    }
+}

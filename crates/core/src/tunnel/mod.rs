@@ -31,6 +31,7 @@ mod data_path;
 mod device;
 mod drops;
 mod ecn;
+mod egress;
 mod fair_queue;
 mod gso_limit;
 mod host_port;
@@ -55,7 +56,6 @@ mod sealer;
 mod session;
 mod timestamp;
 mod uapi;
-mod ways;
 mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
@@ -65,6 +65,7 @@ pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, ud
 pub use device::{Device, Limits};
 pub use drops::{DropCause, Drops};
 pub use ecn::{CE, NOT_ECT, ecn, take_mark};
+pub use egress::EgressInterfaces;
 pub use fair_queue::FairQueue;
 pub use gso_limit::GSO_DATAGRAMS_MAX;
 pub use host_port::HostPort;
@@ -82,7 +83,6 @@ pub use rp_filter::{marks_table, restored_marks, strict_rp_filter};
 pub use sealer::Sealer;
 pub use session::datagram_len;
 pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_change, write_state};
-pub use ways::Ways;
 pub use wg_quick::{FileError, QuickConfig, QuickPeer, Table, parse_quick};
 
 #[cfg(test)]

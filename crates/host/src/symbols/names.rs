@@ -12,7 +12,7 @@ use blazesym::symbolize::{Input, Symbolizer};
 use parshall_evidence::Frame;
 
 use super::frame::{hex_frame, shortened};
-use super::maps::{self, Mapping, Room};
+use super::maps::{self, Budget, Mapping};
 use super::{elf_copy, perf_map};
 use crate::foreign_file::open_regular_link;
 use crate::left_out;
@@ -81,7 +81,7 @@ impl Names {
     fn of_process(&mut self, tgid: u32, addresses: &[u64]) -> HashMap<u64, Frame> {
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
-        let maps = maps::read(tgid, &mut Room(MAPS_MAX), |range, _| maps::holds_any(range, &addresses));
+        let maps = maps::read(tgid, &mut Budget(MAPS_MAX), |range, _| maps::holds_any(range, &addresses));
         let mut named = HashMap::new();
         for (mapping, inside) in by_mapping(&maps, &addresses) {
             let names = if mapping.path == VDSO {
@@ -111,7 +111,7 @@ impl Names {
     /// The vDSO is the same in every process of our word size, so ours is read instead.
     fn of_vdso(&self, theirs: &Mapping, addresses: &[u64]) -> Vec<Option<String>> {
         let length = |mapping: &Mapping| mapping.range.end - mapping.range.start;
-        let maps = maps::read(std::process::id(), &mut Room(MAPS_MAX), |_, executable| executable);
+        let maps = maps::read(std::process::id(), &mut Budget(MAPS_MAX), |_, executable| executable);
         let Some(ours) = maps.iter().find(|mapping| mapping.path == VDSO && length(mapping) == length(theirs)) else {
             return Vec::new();
         };

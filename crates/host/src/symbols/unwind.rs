@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, UnwindRegsNative, Unwinder, UnwinderNative};
 
 use super::frame::FRAMES_MAX;
-use super::maps::{self, Mapping, Room};
+use super::maps::{self, Budget, Mapping};
 use super::names::{MountTables, open_mapped};
 use super::unwind_info::{Data, UnwindInfo};
 
@@ -59,14 +59,14 @@ pub struct Unwinders {
     processes: HashMap<u32, Process>,
     files: Files,
     /// The rest of `MAPS_MAX`.
-    maps_left: Room,
+    maps_left: Budget,
 }
 
 impl Unwinders {
     /// Reads nothing yet.
     pub fn new() -> Self {
         let files = Files { known: HashMap::new(), bytes_left: READ_MAX, mount_tables: MountTables::new() };
-        Self { processes: HashMap::new(), files, maps_left: Room(MAPS_MAX) }
+        Self { processes: HashMap::new(), files, maps_left: Budget(MAPS_MAX) }
     }
 
     /// The addresses of a stack, innermost first: the instruction pointer and as many return addresses as can be found.
@@ -99,9 +99,9 @@ impl Unwinders {
 }
 
 impl Process {
-    fn new(tgid: u32, room: &mut Room) -> Self {
+    fn new(tgid: u32, budget: &mut Budget) -> Self {
         let (unwinder, cache) = (UnwinderNative::new(), CacheNative::new_in());
-        let maps = maps::read(tgid, room, |_, executable| executable);
+        let maps = maps::read(tgid, budget, |_, executable| executable);
         Self { maps, unwinder, cache, tried: HashSet::new() }
     }
 
