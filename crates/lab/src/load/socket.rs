@@ -1,7 +1,6 @@
 //! TCP sockets whose options are set before they connect or listen: some have no effect later.
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -109,18 +108,6 @@ impl SocketArgs {
             }
         }
     }
-}
-
-/// The local address of a connection, with another port.
-pub fn beside(stream: &TcpStream, port: u16) -> io::Result<SocketAddr> {
-    let mut address = stream.local_addr()?;
-    address.set_port(port);
-    Ok(address)
-}
-
-/// A duplicate of a socket, for another thread.
-pub fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
-    stream.as_fd().try_clone_to_owned().map(TcpStream::from)
 }
 
 /// Which ends this process runs.

@@ -270,19 +270,16 @@ impl ScheduleArgs {
     }
 }
 
+impl SizeArgs {
+    fn requests(&self, connections: u32) -> Requests {
+        Requests::new(connections, self.request_bytes, self.reply_bytes)
+    }
+}
+
 impl ShapeArgs {
     /// One request at a time on each connection.
     fn requests(&self, connections: u32) -> Requests {
-        Requests {
-            connections,
-            depth: 1,
-            most: connections,
-            request: self.sizes.request_bytes,
-            reply: self.sizes.reply_bytes,
-            apart: None,
-            schedule: self.schedule.schedule(),
-            connect_each: false,
-        }
+        Requests { schedule: self.schedule.schedule(), ..self.sizes.requests(connections) }
     }
 }
 
@@ -318,16 +315,8 @@ impl GeneratorArgs {
 impl BurstArgs {
     fn requests(&self) -> Requests {
         let per_s = f64::from(self.burst) / self.every.as_secs_f64();
-        Requests {
-            connections: self.connections,
-            depth: self.burst.div_ceil(self.connections),
-            most: u32::MAX,
-            request: self.sizes.request_bytes,
-            reply: self.sizes.reply_bytes,
-            apart: None,
-            schedule: Some((Pattern::Burst(self.burst), per_s)),
-            connect_each: false,
-        }
+        let (depth, schedule) = (self.burst.div_ceil(self.connections), Some((Pattern::Burst(self.burst), per_s)));
+        Requests { depth, most: u32::MAX, schedule, ..self.sizes.requests(self.connections) }
     }
 }
 

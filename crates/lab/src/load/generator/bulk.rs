@@ -8,7 +8,6 @@ use parshall_core::load::Mode;
 use socket2::SockRef;
 
 use super::super::common::Clock;
-use super::super::socket::duplicate;
 use super::phase::{Counter, Counters, Counts};
 
 /// `MSG_TRUNC`: on TCP, take the data out of the queue without copying it.
@@ -71,7 +70,7 @@ pub fn serve(stream: &TcpStream, mode: Mode, calls: BulkCalls, counters: &Counte
     let sender = match mode {
         Mode::Upload => None,
         _ => {
-            let (stream, counter, clock) = (duplicate(stream)?, counters.register(), clock.clone());
+            let (stream, counter, clock) = (stream.try_clone()?, counters.register(), clock.clone());
             let send = move || send(&stream, calls, &counter, || clock.over());
             Some(std::thread::Builder::new().name("load-send".into()).spawn(send)?)
         }
@@ -94,12 +93,12 @@ pub fn start(
     clock: &Clock,
 ) -> io::Result<()> {
     if mode != Mode::Download {
-        let (stream, counter, clock) = (duplicate(stream)?, counters.register(), clock.clone());
+        let (stream, counter, clock) = (stream.try_clone()?, counters.register(), clock.clone());
         let send = move || send(&stream, calls, &counter, || clock.stopped());
         std::thread::Builder::new().name("load-send".into()).spawn(send)?;
     }
     if mode != Mode::Upload {
-        let (stream, counter) = (duplicate(stream)?, counters.register());
+        let (stream, counter) = (stream.try_clone()?, counters.register());
         let receive = move || receive(&stream, calls, &counter);
         std::thread::Builder::new().name("load-receive".into()).spawn(receive)?;
     }

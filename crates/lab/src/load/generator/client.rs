@@ -13,7 +13,6 @@ use parshall_host::error::UserError;
 
 use super::super::common::{Clock, print_ready};
 use super::super::outcome::{Cpu, Generated, Outcome};
-use super::super::socket::duplicate;
 use super::load::Load;
 use super::phase::{Counters, Counts, CpuUse, Phase, Tally};
 use super::report::{Announcement, Report};
@@ -168,7 +167,7 @@ impl<'a> Client<'a> {
         }
         let (alone, of) = (requests.alone(self.load.buffers_set()), self.threads.len() as u32);
         for (thread, streams) in (0..).zip(&self.threads) {
-            let streams = streams.iter().map(duplicate).collect::<io::Result<Vec<_>>>()?;
+            let streams = streams.iter().map(TcpStream::try_clone).collect::<io::Result<Vec<_>>>()?;
             let phase = phase.clone();
             spawn(Box::new(move || Ok(requests::run(&requests, streams, (thread, of), alone, &phase)?)))?;
         }

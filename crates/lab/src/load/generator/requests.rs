@@ -39,6 +39,12 @@ pub struct Requests {
 }
 
 impl Requests {
+    /// One request of these bytes at a time on each connection, in a closed loop.
+    pub fn new(connections: u32, request: u32, reply: u32) -> Self {
+        let (depth, most) = (1, connections);
+        Self { connections, depth, most, request, reply, apart: None, schedule: None, connect_each: false }
+    }
+
     /// Whether each connection gets a thread at the server: few connections with little in flight, so that blocking calls at both
     /// ends cannot wait for each other.
     pub fn alone(&self, buffers_set: bool) -> bool {

@@ -52,14 +52,9 @@ impl Args {
     /// One request at a time on each connection.
     pub fn requests(&self) -> Requests {
         Requests {
-            connections: self.clients.into(),
-            depth: 1,
-            most: self.clients.into(),
-            request: REQUEST as u32,
-            reply: REPLY as u32,
             apart: (!self.together).then_some(FINISH as u32),
             schedule: self.rate.map(|per_s| (Pattern::Constant, per_s)),
-            connect_each: false,
+            ..Requests::new(self.clients.into(), REQUEST as u32, REPLY as u32)
         }
     }
 }
