@@ -69,7 +69,7 @@ impl<'a> Sealer<'a> {
 
     /// Seals a GSO batch for one send with UDP_SEGMENT, which wants datagrams of equal length: `packets - 1` packets of `len` bytes
     /// and one of `last` bytes, at most `len`. Each lies at [`HEADER_LEN`] of a slot of `stride` bytes, which is
-    /// [`datagram_len`] or, where padding would exceed the tunnel's MTU, less. Returns the length of the GSO batch.
+    /// [`datagram_len`](super::datagram_len) or, where padding would exceed the tunnel's MTU, less. Returns the length of the GSO batch.
     ///
     /// # Panics
     ///
