@@ -6,6 +6,9 @@ use std::process::Command;
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::btf::{Btf, BtfKind, BtfType};
 
+#[path = "src/diagnose/counter.rs"]
+mod counter;
+
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
@@ -18,6 +21,7 @@ fn main() {
     // The record that user space reads in place is defined once, in Rust.
     std::fs::write(out.join("socket_record.h"), parshall_evidence::socket::c_header()).expect("OUT_DIR is writable");
     std::fs::write(out.join("followed.h"), followed_header()).expect("OUT_DIR is writable");
+    std::fs::write(out.join("counters.h"), counters_header()).expect("OUT_DIR is writable");
     std::fs::write(out.join("followed.rs"), format!("&{FOLLOWED:?}")).expect("OUT_DIR is writable");
     let mut args: Vec<std::ffi::OsString> = vec!["-Wall".into(), "-Werror".into(), "-Wno-unused-function".into()];
     for dir in [root.join("include"), root.join("src"), out.clone()] {
@@ -122,6 +126,12 @@ const FOLLOWED: &[&str] = &[
 fn followed_header() -> String {
     let places: String = FOLLOWED.iter().map(|name| format!("\tFOLLOWED_{name},\n")).collect();
     format!("/* Written by the build. */\n#pragma once\n\nenum followed {{\n{places}\tFOLLOWED_TYPES\n}};\n")
+}
+
+/// `enum counter` of the diagnosis.
+fn counters_header() -> String {
+    let names: String = counter::Counter::ALL.iter().map(|(_, name)| format!("\t{name},\n")).collect();
+    format!("/* Written by the build. */\n#pragma once\n\nenum counter {{\n{names}\tCNT_N\n}};\n")
 }
 
 /// The names of the structures in the object, which are those of the kernel but for what follows `___`.

@@ -34,7 +34,7 @@ impl Drop for Blocked {
     }
 }
 
-/// What a call failed with, so that a missing right can be told from a missing feature.
+/// The error of a call as an I/O error, which tells a missing right from a missing feature.
 pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
     match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied.into(),
@@ -44,16 +44,16 @@ pub(crate) fn refused(error: libbpf_rs::Error) -> io::Error {
 
 /// Loads and attaches an object. The error is that of [`refused`], with the reason that the kernel gave.
 pub(crate) fn or_refused<T>(load: impl FnOnce() -> Result<T, libbpf_rs::Error>) -> io::Result<T> {
-    let (loaded, heard) = listening(load);
+    let (loaded, messages) = with_messages(load);
     loaded.map_err(|error| {
-        let why = reason_in_words(&heard, &error);
+        let why = reason_in_words(&messages, &error);
         io::Error::new(refused(error).kind(), why)
     })
 }
 
 /// The reason for which an object was refused, with its program where it was one.
-pub(crate) fn reason_in_words(heard: &[String], error: &libbpf_rs::Error) -> String {
-    match reason(heard) {
+pub(crate) fn reason_in_words(messages: &[String], error: &libbpf_rs::Error) -> String {
+    match reason(messages) {
         Some((Some(program), said)) => format!("{program}: {said}"),
         Some((None, said)) => said,
         None => error.to_string(),
@@ -61,29 +61,29 @@ pub(crate) fn reason_in_words(heard: &[String], error: &libbpf_rs::Error) -> Str
 }
 
 thread_local! {
-    /// What libbpf says while this thread listens.
-    static HEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    /// Messages of libbpf while this thread collects them.
+    static MESSAGES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
     /// The same during [`transcript`].
-    static KEPT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    static TRANSCRIPT: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
 /// Messages that [`transcript`] keeps, and the bytes of each. The verifier's log of one program may have megabytes; its end says why.
-const KEPT_MESSAGES_MAX: usize = 10_000;
-const KEPT_BYTES_MAX: usize = 64 * 1024;
+const TRANSCRIPT_MESSAGES_MAX: usize = 10_000;
+const TRANSCRIPT_BYTES_MAX: usize = 64 * 1024;
 
 /// Does work, and returns what libbpf said on this thread meanwhile, with the ends of long logs of the verifier.
 pub fn transcript<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     log_libbpf();
-    KEPT.set(Some(Vec::new()));
+    TRANSCRIPT.set(Some(Vec::new()));
     let done = work();
-    (done, KEPT.take().unwrap_or_default())
+    (done, TRANSCRIPT.take().unwrap_or_default())
 }
 
-fn keep(text: &str) {
-    KEPT.with_borrow_mut(|kept| {
-        if let Some(kept) = kept.as_mut().filter(|kept| kept.len() < KEPT_MESSAGES_MAX) {
-            let end = (text.len().saturating_sub(KEPT_BYTES_MAX)..).find_map(|at| text.get(at..));
-            kept.extend(end.map(str::to_owned));
+fn add_to_transcript(text: &str) {
+    TRANSCRIPT.with_borrow_mut(|transcript| {
+        if let Some(transcript) = transcript.as_mut().filter(|transcript| transcript.len() < TRANSCRIPT_MESSAGES_MAX) {
+            let end = (text.len().saturating_sub(TRANSCRIPT_BYTES_MAX)..).find_map(|at| text.get(at..));
+            transcript.extend(end.map(str::to_owned));
         }
     });
 }
@@ -91,36 +91,36 @@ fn keep(text: &str) {
 /// Sends the messages of libbpf in this process to the log, at the level of `-v`: what a refused load means to a user, its
 /// callers say, with the kernel's reason.
 pub fn log_libbpf() {
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, hear)));
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, on_message)));
 }
 
-fn hear(_level: libbpf_rs::PrintLevel, text: String) {
+fn on_message(_level: libbpf_rs::PrintLevel, text: String) {
     tracing::debug!(target: "parshall_bpf::libbpf", "{}", text.trim_end());
-    keep(&text);
-    HEARD.with_borrow_mut(|heard| {
-        if let Some(heard) = heard {
-            heard.push(text);
+    add_to_transcript(&text);
+    MESSAGES.with_borrow_mut(|messages| {
+        if let Some(messages) = messages {
+            messages.push(text);
         }
     });
 }
 
 /// Runs `load`, and returns what libbpf said meanwhile. Its messages go to nobody else before [`log_libbpf`] is called.
-pub(crate) fn listening<T>(load: impl FnOnce() -> T) -> (T, Vec<String>) {
+pub(crate) fn with_messages<T>(load: impl FnOnce() -> T) -> (T, Vec<String>) {
     log_libbpf();
-    HEARD.set(Some(Vec::new()));
+    MESSAGES.set(Some(Vec::new()));
     let done = load();
-    (done, HEARD.take().unwrap_or_default())
+    (done, MESSAGES.take().unwrap_or_default())
 }
 
 /// The program that could not be loaded, if it was one, and the reason in one line, from what libbpf said.
-pub(crate) fn reason(heard: &[String]) -> Option<(Option<String>, String)> {
+pub(crate) fn reason(messages: &[String]) -> Option<(Option<String>, String)> {
     let of_program =
         |line: &str| Some(line.trim_start_matches("libbpf: ").strip_prefix("prog '")?.split_once('\'')?.0.to_owned());
-    let program = heard.iter().rev().find_map(|message| of_program(message));
-    let verifier = heard.iter().rev().find(|message| message.contains("-- BEGIN PROG LOAD LOG --"));
+    let program = messages.iter().rev().find_map(|message| of_program(message));
+    let verifier = messages.iter().rev().find(|message| message.contains("-- BEGIN PROG LOAD LOG --"));
     let said = match verifier {
         Some(log) => log.lines().rev().find(|line| !is_of_course(line)),
-        None => heard.iter().map(|message| message.trim()).find(|message| !message.contains("Retrying without")),
+        None => messages.iter().map(|message| message.trim()).find(|message| !message.contains("Retrying without")),
     };
     let said = said?.trim().trim_start_matches("libbpf: ");
     let said = said.strip_prefix("prog '").and_then(|rest| rest.split_once("': ")).map_or(said, |(_, said)| said);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_last_line_of_the_verifier_is_the_reason() {
-        let heard = [
+        let messages = [
             "libbpf: prog 'on_timer': BPF program load failed: -EINVAL\n",
             "libbpf: prog 'on_timer': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\n; if (!active) @ probe.bpf.h:30\n\
              failed to resolve CO-RE relocation <byte_off> [41] struct task_struct.on_cpu\n\
@@ -153,25 +153,25 @@ mod tests {
             "libbpf: prog 'on_timer': failed to load: -EINVAL\n",
             "libbpf: failed to load object 'probes_bpf'\n",
         ];
-        let (program, why) = said(&heard);
+        let (program, why) = said(&messages);
         assert_eq!(program.as_deref(), Some("on_timer"));
         assert_eq!(why, "failed to resolve CO-RE relocation <byte_off> [41] struct task_struct.on_cpu");
     }
 
     #[test]
     fn a_hook_that_is_missing_and_a_map_that_is_refused_are_reasons() {
-        let heard = [
+        let messages = [
             "libbpf: prog 'on_recv': failed to find kernel BTF type ID of 'sock_recv_length': -ESRCH\n",
             "libbpf: prog 'on_recv': failed to prepare load attributes: -ESRCH\n",
         ];
         let why = "failed to find kernel BTF type ID of 'sock_recv_length': -ESRCH".to_owned();
-        assert_eq!(said(&heard), (Some("on_recv".to_owned()), why));
-        let heard = [
+        assert_eq!(said(&messages), (Some("on_recv".to_owned()), why));
+        let messages = [
             "libbpf: Error in bpf_create_map_xattr(threads): -EINVAL. Retrying without BTF.\n",
             "libbpf: map 'threads': failed to create: -EINVAL\n",
             "libbpf: failed to load object 'probes_bpf'\n",
         ];
-        assert_eq!(said(&heard), (None, "map 'threads': failed to create: -EINVAL".to_owned()));
+        assert_eq!(said(&messages), (None, "map 'threads': failed to create: -EINVAL".to_owned()));
         assert_eq!(reason(&[]), None);
     }
 }

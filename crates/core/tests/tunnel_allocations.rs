@@ -39,8 +39,8 @@ fn time(now: Ns) -> Time {
 }
 
 /// A packet from and to any address, in each slot.
-fn fill(train: &mut [u8]) {
-    for slot in train.chunks_mut(SLOT) {
+fn fill(batch: &mut [u8]) {
+    for slot in batch.chunks_mut(SLOT) {
         let packet = &mut slot[HEADER_LEN..HEADER_LEN + LEN];
         packet.fill(0);
         packet[0] = 0x45;
@@ -48,20 +48,20 @@ fn fill(train: &mut [u8]) {
     }
 }
 
-/// Seals a train as a thread that reads packets does.
-fn seal(path: &DataPath, now: Ns, train: &mut [u8]) {
+/// Seals a GSO batch as a thread that reads packets does.
+fn seal(path: &DataPath, now: Ns, batch: &mut [u8]) {
     let routes = path.routes();
-    let link = routes.get(destination(&train[HEADER_LEN..]).unwrap()).unwrap();
+    let link = routes.get(destination(&batch[HEADER_LEN..]).unwrap()).unwrap();
     let mut sealer = link.sealer(now, PACKETS as u32).unwrap();
-    for slot in train.chunks_mut(SLOT) {
+    for slot in batch.chunks_mut(SLOT) {
         assert_eq!(sealer.seal(slot, LEN), SLOT);
     }
     assert!(!sealer.finish(now) && link.endpoint().is_some());
 }
 
-/// Opens a train as a thread that receives datagrams does.
-fn open(path: &DataPath, now: Ns, from: &Endpoint, train: &mut [u8]) {
-    let mut slots = train.chunks_mut(SLOT);
+/// Opens a GSO batch as a thread that receives datagrams does.
+fn open(path: &DataPath, now: Ns, from: &Endpoint, batch: &mut [u8]) {
+    let mut slots = batch.chunks_mut(SLOT);
     let mut batch: [Datagram<'_>; PACKETS] = std::array::from_fn(|_| Datagram::new(slots.next().unwrap(), from));
     assert!(!path.open(now, &mut batch));
     for datagram in &mut batch {
@@ -86,14 +86,14 @@ fn packets_are_sealed_and_opened_without_an_allocation() {
     b.attend(time(0), &mut out_b);
     out_b.clear();
 
-    let mut train = vec![0; PACKETS * SLOT];
+    let mut batch = vec![0; PACKETS * SLOT];
     let mut round = |now: Ns| {
-        fill(&mut train);
-        seal(&path_a, now, &mut train);
-        open(&path_b, now, &from_a, &mut train);
-        fill(&mut train);
-        seal(&path_b, now, &mut train);
-        open(&path_a, now, &from_b, &mut train);
+        fill(&mut batch);
+        seal(&path_a, now, &mut batch);
+        open(&path_b, now, &from_a, &mut batch);
+        fill(&mut batch);
+        seal(&path_b, now, &mut batch);
+        open(&path_a, now, &from_b, &mut batch);
         for (device, out) in [(&mut a, &mut out_a), (&mut b, &mut out_b)] {
             device.attend(time(now), out);
             device.tick(time(now), out);

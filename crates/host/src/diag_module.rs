@@ -19,7 +19,7 @@ pub fn name(table: Table) -> &'static str {
     }
 }
 
-/// What a user can do for a table that the kernel does not dump.
+/// The hint for a table that the kernel does not dump.
 pub fn remedy(table: Table) -> String {
     let name = name(table);
     format!("the kernel's module {name} is not loaded: `modprobe {name}` as root loads it")

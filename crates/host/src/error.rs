@@ -9,9 +9,9 @@ use parshall_core::values::ValueError;
 /// An error of usage or a limit of the host. `main` prints it as `error: WHAT` and `hint: HINT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserError {
-    /// What is wrong, without a full stop.
+    /// The error, without a full stop.
     pub what: String,
-    /// What the user can do about it.
+    /// A remedy: what to type.
     pub hint: String,
 }
 

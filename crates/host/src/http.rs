@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A content type.
 pub const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What a request is answered with.
+/// The response to a request.
 pub type Answer = Response<Full<Bytes>>;
 
 /// The client's address; each request carries it as an extension.

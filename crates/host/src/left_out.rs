@@ -1,4 +1,4 @@
-//! What was left out of the files of a host because a limit was reached, a sentence each, until a report takes them.
+//! Sentences about what was left out of the files of a host because a limit was reached, until a report takes them.
 //!
 //! Readers deep inside (a parser of memory maps on a thread of its own) notice that something is missing, and the report says it. The
 //! sentences have no effect on what is read.

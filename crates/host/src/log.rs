@@ -56,7 +56,7 @@ fn subscriber(targets: Targets) -> impl Subscriber + Send + Sync {
     Registry::default().with(Filtered::new(layer, targets))
 }
 
-/// What is logged, by target. Other crates log nothing unless they are named.
+/// Levels of the log by target. Other crates log nothing unless they are named.
 fn targets(variable: &str, steps: i32) -> Result<Targets, UserError> {
     let mut all = DEFAULT;
     let mut named = Vec::new();

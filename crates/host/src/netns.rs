@@ -92,7 +92,7 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// What to write after `--netns` for a namespace: its name in /run/netns, or its inode number.
+/// The value of `--netns` for a namespace: its name in /run/netns, or its inode number.
 pub fn word(inode: u64) -> String {
     let is_it = |name: &String| nsfs::inode_named(&Path::new(parshall_sys::netns::DIR).join(name)).ok() == Some(inode);
     names().into_iter().find(is_it).unwrap_or_else(|| inode.to_string())

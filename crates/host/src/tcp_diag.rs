@@ -91,7 +91,7 @@ pub struct TcpDiag {
     mptcp: bool,
 }
 
-/// What processes have open as MPTCP. TCP's tables have the subflows, which no process holds itself.
+/// Sockets that processes have open as MPTCP. TCP's tables have the subflows, which no process holds itself.
 #[derive(Debug, Default)]
 struct Mptcp {
     /// Inodes of listeners by local address.

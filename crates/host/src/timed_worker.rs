@@ -19,7 +19,7 @@ pub type Make<Q, A> = fn() -> Box<dyn FnMut(Q) -> A>;
 pub struct TimedWorker<Q, A> {
     make: Make<Q, A>,
     channels: Option<Channels<Q, A>>,
-    /// What is left of `SLOW_TOTAL_MAX`.
+    /// The rest of `SLOW_TOTAL_MAX`.
     left: Duration,
 }
 

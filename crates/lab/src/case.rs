@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::interrupt::Interrupt;
 use super::load::Outcome;
 use super::observe::{MARGIN, WARM_UP, observe_subject};
-use super::recipe::{Change, Recipe, Stage, Topology, TopologyKind, verdict_name};
+use super::recipe::{Change, Recipe, Stage, Wire, WireKind, verdict_name};
 use super::request::RunRequest;
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
@@ -124,13 +124,13 @@ fn measure(
 }
 
 fn place(recipe: &Recipe) -> String {
-    if recipe.topology == Topology::default() && recipe.network.is_some() {
+    if recipe.wire == Wire::default() && recipe.network.is_some() {
         return "over its testbed".into();
     }
-    match recipe.topology.kind {
-        TopologyKind::Loopback => "over the loopback interface".into(),
-        TopologyKind::Veth => "two network namespaces and a veth pair".into(),
-        TopologyKind::Delay => format!("two network namespaces, {} ms apart", recipe.topology.delay_ms),
+    match recipe.wire.kind {
+        WireKind::Loopback => "over the loopback interface".into(),
+        WireKind::Veth => "two network namespaces and a veth pair".into(),
+        WireKind::Delay => format!("two network namespaces, {} ms apart", recipe.wire.delay_ms),
     }
 }
 

@@ -5,7 +5,7 @@ use super::recipe::Recipe;
 use super::study::Study;
 use parshall_host::error::UserError;
 
-/// What kind of recipe a file is.
+/// The kind of a recipe's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -58,7 +58,7 @@ pub const ENTRIES: &[Entry] = entries! {
         "port-exhaustion-twin" "receive-queue-collapse-twin" "rtt-window-twin-near" "serial-protocol-twin-near" "syn-loss-twin";
 };
 
-/// What a file describes.
+/// The contents of a file.
 #[derive(Debug)]
 pub enum Content {
     Recipe(Box<Recipe>),

@@ -30,12 +30,8 @@ pub fn run(format: Format) -> anyhow::Result<()> {
         };
         lines.push(Line { name: entry.name.into(), kind, title, expected });
     }
-    lines.extend(load::KINDS.map(|(name, title)| Line {
-        name: format!("load {name}"),
-        kind: "load",
-        title: title.into(),
-        expected: None,
-    }));
+    let load = |(name, title)| Line { name: format!("load {name}"), kind: "load", title, expected: None };
+    lines.extend(load::kinds().into_iter().map(load));
     match format {
         Format::Json => terminal::line(&serde_json::to_string_pretty(&lines)?)?,
         Format::Text => {

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -34,12 +35,12 @@ pub struct Process {
     stdout: Option<JoinHandle<String>>,
 }
 
-/// What a process left when it had ended.
+/// The exit status, resources and output of a process that has ended.
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub status: ExitStatus,
     pub usage: Usage,
-    /// What it wrote to stdout, the first MiB.
+    /// The first MiB of its stdout.
     pub stdout: String,
     /// The last lines that it wrote to stderr, each after a line feed and two spaces.
     pub stderr_tail: String,
@@ -211,4 +212,27 @@ fn listens(pid: u32, port: u16) -> bool {
             fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some(TCP_LISTEN)
         })
     })
+}
+
+/// The file of a program, as execvp would find it.
+pub fn program_path(program: &str) -> Option<PathBuf> {
+    if program == "{parshall}" {
+        return std::env::current_exe().ok();
+    }
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_a_shell_finds_them() {
+        assert!(program_path("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(program_path("no-such-program-anywhere"), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! What a case, fault or control is: data read from TOML and checked once.
+//! A case, fault or control: data read from TOML and checked once.
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
@@ -18,18 +18,18 @@ pub struct Recipe {
     pub id: String,
     /// One line.
     pub title: String,
-    /// What is broken; `nothing` for controls.
+    /// The true cause; `nothing` for controls.
     pub broken: String,
     /// The measurement that the fault must worsen, which shows that it has an effect.
     pub moves: String,
-    /// What the verdict must be.
+    /// The verdict that it must get.
     pub expect: Expect,
     /// The network between the processes.
     #[serde(default)]
-    pub topology: Topology,
-    /// The network as a testbed, instead of `topology`.
+    pub wire: Wire,
+    /// The network as a testbed, instead of `wire`.
     testbed: Option<RawTestbed>,
-    /// What `topology` or `testbed` makes; None for the loopback interface.
+    /// The testbed that `wire` or `testbed` describes; None for the loopback interface.
     #[serde(skip)]
     pub network: Option<Testbed>,
     /// Programs that must be installed.
@@ -41,7 +41,7 @@ pub struct Recipe {
     /// Processes, started in this order.
     #[serde(rename = "process")]
     pub processes: Vec<ProcessSpec>,
-    /// What is observed.
+    /// The subject of the observation.
     pub subject: SubjectSpec,
     /// Only in cases: the process whose result is the measurement.
     pub measure: Option<String>,
@@ -105,10 +105,10 @@ fn status_name(status: Status) -> &'static str {
 /// The network between the processes.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Topology {
+pub struct Wire {
     /// The wire.
     #[serde(default)]
-    pub kind: TopologyKind,
+    pub kind: WireKind,
     /// Packets lost on their way to the server, in per cent.
     #[serde(default)]
     pub loss_percent: f64,
@@ -118,7 +118,7 @@ pub struct Topology {
     /// Delay each way; only with `delay`.
     #[serde(default)]
     pub delay_ms: f64,
-    /// What the wire carries each way, in Mbit/s, with a queue of 256 KiB before it; 0 is no limit. Only with `delay`.
+    /// The rate of the wire each way, in Mbit/s, with a queue of 256 KiB before it; 0 is no limit. Only with `delay`.
     #[serde(default)]
     pub mbit: f64,
     /// Larger IP packets vanish; 0 is no limit. Only with `delay`.
@@ -129,23 +129,23 @@ pub struct Topology {
     pub syn_loss_percent: f64,
 }
 
-impl Topology {
-    /// What is wrong with it, and what to write instead.
+impl Wire {
+    /// The error, and what to write instead.
     pub fn check(&self) -> Result<(), (String, String)> {
         let fail = |what: &str, hint: &str| Err((what.to_owned(), hint.to_owned()));
-        if self.delay_ms != 0.0 && self.kind != TopologyKind::Delay {
-            return fail("delay_ms needs topology.kind = \"delay\"", "set kind, or leave delay_ms out");
+        if self.delay_ms != 0.0 && self.kind != WireKind::Delay {
+            return fail("delay_ms needs wire.kind = \"delay\"", "set kind, or leave delay_ms out");
         }
         let line = self.mbit != 0.0 || self.largest_packet != 0 || self.syn_loss_percent != 0.0;
-        if line && self.kind != TopologyKind::Delay {
+        if line && self.kind != WireKind::Delay {
             let hint = "set kind, or leave mbit, largest_packet and syn_loss_percent out";
-            return fail("a limit of the wire needs topology.kind = \"delay\"", hint);
+            return fail("a limit of the wire needs wire.kind = \"delay\"", hint);
         }
         if !(0.0..=10_000.0).contains(&self.mbit) || !(0.0..=100.0).contains(&self.syn_loss_percent) {
             return fail("a limit of the wire is out of range", "mbit is 0 to 10000, syn_loss_percent 0 to 100");
         }
-        if self.loss_percent != 0.0 && self.kind == TopologyKind::Loopback {
-            return fail("the loopback interface loses nothing", "set topology.kind = \"veth\"");
+        if self.loss_percent != 0.0 && self.kind == WireKind::Loopback {
+            return fail("the loopback interface loses nothing", "set wire.kind = \"veth\"");
         }
         if !(0.0..=100.0).contains(&self.loss_percent) || !(0.0..=10_000.0).contains(&self.delay_ms) {
             return fail("loss or delay out of range", "loss_percent is 0 to 100, delay_ms 0 to 10000");
@@ -154,7 +154,7 @@ impl Topology {
     }
 }
 
-/// The names of the namespaces that a topology makes, and that a testbed must have: where servers run, and where clients run.
+/// The names of the namespaces that a wire makes, and that a testbed must have: where servers run, and where clients run.
 pub const SERVER: &str = "server";
 pub const CLIENT: &str = "client";
 /// The name of the device in both.
@@ -163,15 +163,15 @@ const MTU: u32 = 1500;
 /// Bytes that may wait before a wire with a rate.
 const QUEUE: u64 = 256 << 10;
 
-impl Topology {
+impl Wire {
     /// The testbed that it is short for; None for the loopback interface. `a` of its one link is the client's end.
     pub fn testbed(&self) -> Option<Testbed> {
         let per_million = |percent: f64| (percent * 1e4).round() as u32;
         let loss = Impairment { loss_ppm: per_million(self.loss_percent), queue: QUEUE, ..Impairment::default() };
         let impairments = match self.kind {
-            TopologyKind::Loopback => return None,
-            TopologyKind::Veth => [loss, Impairment::default()],
-            TopologyKind::Delay => {
+            WireKind::Loopback => return None,
+            WireKind::Veth => [loss, Impairment::default()],
+            WireKind::Delay => {
                 let each = Impairment {
                     delay_ns: (self.delay_ms * 1e6) as u64,
                     rate: (self.mbit > 0.0).then_some((self.mbit * 125e3) as u64),
@@ -212,12 +212,12 @@ fn client() -> String {
     CLIENT.to_owned()
 }
 
-/// The network of a file that has a topology or a testbed, or neither. `end` is the length of the file.
-pub fn network(topology: &Topology, testbed: Option<&RawTestbed>, end: usize) -> Result<Option<Testbed>, Problem> {
+/// The network of a file that has a wire or a testbed, or neither. `end` is the length of the file.
+pub fn network(wire: &Wire, testbed: Option<&RawTestbed>, end: usize) -> Result<Option<Testbed>, Problem> {
     let fail = |what: String, hint: &str| Err(Problem { at: end, error: ValueError::new(what, hint) });
-    let Some(raw) = testbed else { return Ok(topology.testbed()) };
-    if *topology != Topology::default() {
-        return fail("the file has a topology and a testbed".to_owned(), "leave one of them out");
+    let Some(raw) = testbed else { return Ok(wire.testbed()) };
+    if *wire != Wire::default() {
+        return fail("the file has a wire and a testbed".to_owned(), "leave one of them out");
     }
     let testbed = raw.check(end)?;
     let missing =
@@ -249,7 +249,7 @@ pub fn check_side(network: Option<&Testbed>, side: &str) -> Result<(), (String, 
 /// The wire between client and server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum TopologyKind {
+pub enum WireKind {
     /// The host's loopback interface.
     #[default]
     Loopback,
@@ -303,7 +303,7 @@ pub enum Ready {
     Started,
 }
 
-/// What is observed: one of the two.
+/// The subject of the observation: one of the two.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubjectSpec {
@@ -318,7 +318,7 @@ pub struct SubjectSpec {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// What is changed, in words.
+    /// The change, in words.
     pub text: String,
     /// The process whose arguments change.
     pub process: String,
@@ -338,7 +338,7 @@ impl Recipe {
                 },
             )
         })?;
-        recipe.network = network(&recipe.topology, recipe.testbed.as_ref(), text.len()).map_err(|problem| {
+        recipe.network = network(&recipe.wire, recipe.testbed.as_ref(), text.len()).map_err(|problem| {
             let Problem { at, error } = problem;
             UserError::new(format!("{name}:{}: {}", line_of(text, at), error.what), error.hint)
         })?;
@@ -371,7 +371,7 @@ impl Recipe {
         for process in &self.processes {
             check_side(self.network.as_ref(), &process.side)?;
         }
-        self.topology.check()
+        self.wire.check()
     }
 
     /// Its network, files and processes.
@@ -380,7 +380,7 @@ impl Recipe {
     }
 }
 
-/// What a testbed is made of.
+/// The parts of a testbed.
 #[derive(Debug, Clone, Default)]
 pub struct Stage {
     /// None for the host's loopback interface.
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn a_small_recipe_parses() {
         let recipe = Recipe::parse("x", GOOD).expect("it is valid");
-        assert_eq!(recipe.topology.kind, TopologyKind::Loopback);
+        assert_eq!(recipe.wire.kind, WireKind::Loopback);
         assert_eq!(recipe.processes[0].ready, Ready::Line);
         assert!(!recipe.stage().needs_root());
     }
@@ -435,13 +435,8 @@ mod tests {
             ("process = \"client\"", "process = \"cleint\"", "no process named `cleint`", "name of a [[process]]"),
             ("process = \"client\"", "port = true, process = \"client\"", "subject is ambiguous", "either"),
             ("cause = \"packet-loss\"", "cause = \"x\", not_accused = true", "expect is ambiguous", "exactly one"),
-            ("[[process]]", "topology = { loss_percent = 2.0 }\n[[process]]", "loses nothing", "veth"),
-            (
-                "[[process]]",
-                "topology = { kind = \"veth\", delay_ms = 2.0 }\n[[process]]",
-                "delay_ms needs",
-                "set kind",
-            ),
+            ("[[process]]", "wire = { loss_percent = 2.0 }\n[[process]]", "loses nothing", "veth"),
+            ("[[process]]", "wire = { kind = \"veth\", delay_ms = 2.0 }\n[[process]]", "delay_ms needs", "set kind"),
             ("title = \"t\"", "titel = \"t\"", "titel", "line 3"),
             ("command = [\"{parshall}\", \"lab\"]", "command = []", "without a command", "[[process]]"),
         ] {
@@ -478,9 +473,9 @@ mod tests {
             assert!(error.what.contains(what), "{to}: {}", error.what);
             assert!(error.hint.contains(hint), "{to}: {}", error.hint);
         }
-        let both = GOOD.replacen("[[process]]", "topology = { kind = \"veth\" }\n[[process]]", 1);
+        let both = GOOD.replacen("[[process]]", "wire = { kind = \"veth\" }\n[[process]]", 1);
         let error = Recipe::parse("bad", &format!("{both}{TESTBED}")).expect_err("both");
-        assert!(error.what.contains("a topology and a testbed"), "{}", error.what);
+        assert!(error.what.contains("a wire and a testbed"), "{}", error.what);
         let elsewhere = GOOD.replacen("name = \"client\"", "name = \"client\"\nside = \"router\"", 1);
         let error = Recipe::parse("bad", &format!("{elsewhere}{TESTBED}")).expect_err("no router");
         assert!(

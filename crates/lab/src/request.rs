@@ -6,7 +6,7 @@ use parshall_core::report::Detail;
 use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
-use crate::recipe::Topology;
+use crate::recipe::Wire;
 use crate::units::{Format, ReportFormat};
 
 /// A validated `parshall lab`.
@@ -73,7 +73,7 @@ pub struct TestbedRequest {
 /// A validated `parshall lab wire`.
 #[derive(Debug)]
 pub struct WireRequest {
-    pub topology: Topology,
+    pub wire: Wire,
     /// The wire is removed after this time.
     pub time: Duration,
 }

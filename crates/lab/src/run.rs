@@ -11,10 +11,10 @@ use parshall_host::output;
 use serde::Serialize;
 
 use crate::catalog::{Content, Entry, Kind};
-use crate::experiment::program_path;
 use crate::interrupt::Interrupt;
 use crate::load::Outcome;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
+use crate::process::program_path;
 use crate::recipe::{Recipe, verdict_name};
 use crate::request::{RunRequest, one_of_several};
 use crate::testbed::Testbed;

@@ -34,6 +34,14 @@ pub fn milliseconds(text: &str) -> Result<Duration, UserError> {
     duration(&format!("{text}ms")).map_err(wrong)
 }
 
+/// Reads a rate per second.
+pub fn rate(text: &str) -> Result<f64, UserError> {
+    match text.parse() {
+        Ok(per_s) if (1e-3..=1e9).contains(&per_s) => Ok(per_s),
+        _ => Err(UserError::new(format!("`{text}` is not a rate"), "write a number per second from 0.001 to 1e9")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,6 @@ use super::testbed;
 
 /// Makes the wire, prints how to use it, and removes it when the time is over or the user interrupts.
 pub fn run(request: &WireRequest, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let wire = request.topology.testbed().context("the loopback interface needs no wire")?;
+    let wire = request.wire.testbed().context("the loopback interface needs no wire")?;
     testbed::hold(&wire, request.time, interrupt)
 }

@@ -20,7 +20,7 @@ const SLICE_NS: u64 = 100_000;
 /// Stands for the kernel's default.
 const DEFAULT_SLICE: u64 = 0;
 
-/// What a thread at SCHED_IDLE has done so far.
+/// Progress of a thread at SCHED_IDLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// When this was: CLOCK_MONOTONIC, ns.
@@ -154,7 +154,7 @@ impl Sampler {
     }
 }
 
-/// What is in the file, as far as the buffer has room.
+/// The contents of the file, as far as the buffer has space.
 fn read<'b>(file: &File, buf: &'b mut [u8]) -> Option<&'b str> {
     let read = file.read_at(buf, 0).ok()?;
     std::str::from_utf8(&buf[..read]).ok()

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use crate::perf_event::{self, Attr};
 
-/// What is counted: the kernel's type and number of an event (uapi/linux/perf_event.h).
+/// An event to count: the kernel's type and number (uapi/linux/perf_event.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     kind: u32,

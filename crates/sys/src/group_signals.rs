@@ -68,7 +68,7 @@ impl GroupSignals {
         self.read(within).filter(|signal| signal.number != libc::SIGRTMIN())
     }
 
-    /// What the group was sent before this call, even if the witness has had no CPU since, for which it waits `within` that time.
+    /// Returns the signals that the group was sent before this call. The witness may have had no CPU since: it is waited for, at most `within`.
     pub fn sent_before(&mut self, within: Duration) -> Vec<GroupSignal> {
         // Of the signals that are pending, real-time ones are taken last (signal(7)).
         // SAFETY: the witness is our child, which is not waited for before this is dropped.

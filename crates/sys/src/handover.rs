@@ -32,7 +32,7 @@ pub struct Inherited {
     pub missing: usize,
 }
 
-/// What [`claim`] has taken.
+/// Descriptors that [`claim`] has taken.
 static CLAIMED: Mutex<Option<Inherited>> = Mutex::new(None);
 
 /// Takes what was handed over to this very process, for [`inherited`]. To be called first in `main`, before anything is
@@ -47,7 +47,7 @@ pub fn claim() {
     }
 }
 
-/// What was handed over to this process and taken by [`claim`]. The second call gets nothing.
+/// Descriptors that were handed over to this process and taken by [`claim`]. The second call gets none.
 pub fn inherited() -> Inherited {
     let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
     claimed.as_mut().map(std::mem::take).unwrap_or_default()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 
-/// What a process and the descendants that it waited for have used (`struct rusage`).
+/// Resources that a process and the descendants that it waited for have used (`struct rusage`).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// CPU time outside of the kernel, in s.

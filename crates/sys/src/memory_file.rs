@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 /// /proc/PID/maps shows.
 ///
 /// # Errors
-/// What the kernel or `write` returned.
+/// The error of the kernel or of `write`.
 pub fn sealed(name: &CStr, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     write(&file)?;

@@ -40,7 +40,7 @@ struct Raw {
     config1: u64,
 }
 
-/// Whose event it is.
+/// The thread or CPU that an event counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
     /// A thread's, on whatever CPU it runs; thread 0 is the caller.
@@ -52,7 +52,7 @@ pub(crate) enum Of {
 /// Opens an event.
 ///
 /// # Errors
-/// What the kernel says: ESRCH, EACCES, ENOENT for an event that the host does not have, ...
+/// Returns the kernel's error: ESRCH, EACCES, ENOENT for an event that the host does not have, ...
 pub(crate) fn open(attr: Attr, of: Of) -> io::Result<File> {
     let Attr { kind, config, sample, sample_type, read_format, flags } = attr;
     let raw =

@@ -117,7 +117,7 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// What a host may refuse is not a failure of the attempt; a malformed attribute (EINVAL, E2BIG, EFAULT) is.
+    /// A refusal by the host is no failure of the attempt; a malformed attribute (EINVAL, E2BIG, EFAULT) is.
     fn well_formed(result: io::Result<()>) {
         let code = result.err().and_then(|e| e.raw_os_error());
         assert!(!matches!(code, Some(libc::EINVAL | libc::E2BIG | libc::EFAULT | libc::EBADF)), "{code:?}");

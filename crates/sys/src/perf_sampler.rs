@@ -102,11 +102,6 @@ impl Sampler {
         Ok(())
     }
 
-    /// Whether samples include kernel stacks.
-    pub fn sees_kernel(&self) -> bool {
-        self.exclude & EXCLUDE_KERNEL == 0
-    }
-
     /// Samples lost so far because a ring buffer was full.
     pub fn lost(&self) -> u64 {
         self.lost

@@ -27,18 +27,18 @@ const GROUPS: [u32; 7] = [
     libc::RTNLGRP_IPV6_RULE,
 ];
 
-/// The way of a packet of this host.
+/// The interface by which the routes send a packet of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Egress {
     /// It leaves by the interface with this index.
-    Out(u32),
+    Interface(u32),
     /// Its destination is an address of this host.
     Local,
 }
 
-/// Looks up the way of packets from `from`, or from the address that the route chooses, with `mark` (0 for none). Fails where there is
+/// Looks up how packets leave from `from`, or from the address that the route chooses, with `mark` (0 for none). Fails where there is
 /// no route, and where `from` is no address of this host.
-pub fn way(route: &mut Route, to: SocketAddr, from: Option<IpAddr>, mark: u32) -> io::Result<Way> {
+pub fn egress(route: &mut Route, to: SocketAddr, from: Option<IpAddr>, mark: u32) -> io::Result<Egress> {
     let octets = |ip| match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
@@ -61,20 +61,20 @@ pub fn way(route: &mut Route, to: SocketAddr, from: Option<IpAddr>, mark: u32) -
         message = message.attr(RTA_OIF, &to.scope_id().to_ne_bytes());
     }
     let answers = route.ask(message)?;
-    answers.iter().find_map(|answer| read_way(answer)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    answers.iter().find_map(|answer| read_egress(answer)).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
 /// Reads a message with a route, without its netlink header.
-fn read_way(mut bytes: &[u8]) -> Option<Way> {
+fn read_egress(mut bytes: &[u8]) -> Option<Egress> {
     if *bytes.get(RTMSG_TYPE_AT)? == RTN_LOCAL {
-        return Some(Way::Local);
+        return Some(Egress::Local);
     }
     bytes = bytes.get(RTMSG_LEN..)?;
     loop {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
         if kind == RTA_OIF {
-            return Some(Way::Out(u32::from_ne_bytes(*bytes.get(4..len)?.first_chunk()?)));
+            return Some(Egress::Interface(u32::from_ne_bytes(*bytes.get(4..len)?.first_chunk()?)));
         }
         bytes = bytes.get(len.max(4).next_multiple_of(4)..)?;
     }
@@ -147,29 +147,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_this_host_is_local_and_from_a_foreign_address_there_is_none() {
+    fn a_route_to_this_host_is_local_and_from_a_foreign_address_there_is_none() {
         let mut route = Route::open().expect("a socket");
         let to = "127.0.0.1:1".parse().expect("an address");
-        assert_eq!(way(&mut route, to, None, 0).expect("a route"), Way::Local);
-        assert_eq!(way(&mut route, to, Some(to.ip()), 7).expect("a route"), Way::Local);
+        assert_eq!(egress(&mut route, to, None, 0).expect("a route"), Egress::Local);
+        assert_eq!(egress(&mut route, to, Some(to.ip()), 7).expect("a route"), Egress::Local);
         let foreign = "198.51.100.7".parse().ok();
-        assert!(way(&mut route, to, foreign, 0).is_err(), "no address of this host");
-        assert_eq!(way(&mut route, to, None, 0).expect("a route"), Way::Local, "the socket is still in order");
+        assert!(egress(&mut route, to, foreign, 0).is_err(), "no address of this host");
+        assert_eq!(egress(&mut route, to, None, 0).expect("a route"), Egress::Local, "the socket is still in order");
     }
 
     #[test]
     fn a_route_is_read_by_its_interface() {
         let mut bytes = vec![0; RTMSG_LEN];
         bytes[RTMSG_TYPE_AT] = 1;
-        assert_eq!(read_way(&bytes), None);
+        assert_eq!(read_egress(&bytes), None);
         bytes.extend([5, 0, 1, 0, 9, 0, 0, 0]);
         bytes.extend([8, 0, 4, 0, 7, 0, 0, 0]);
-        assert_eq!(read_way(&bytes), Some(Way::Out(u32::from_ne_bytes([7, 0, 0, 0]))));
+        assert_eq!(read_egress(&bytes), Some(Egress::Interface(u32::from_ne_bytes([7, 0, 0, 0]))));
         for len in 0..bytes.len() {
-            let _ = read_way(&bytes[..len]);
+            let _ = read_egress(&bytes[..len]);
         }
         bytes[RTMSG_LEN..RTMSG_LEN + 2].fill(0);
-        let _ = read_way(&bytes);
+        let _ = read_egress(&bytes);
     }
 
     #[test]

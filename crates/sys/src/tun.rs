@@ -16,7 +16,7 @@ const TUN_F_TSO6: libc::c_ulong = 0x04;
 const TUN_F_USO4: libc::c_ulong = 0x20;
 const TUN_F_USO6: libc::c_ulong = 0x40;
 
-/// What the device may hand over.
+/// Offloads: superframes that the device may hand over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frames {
     /// Packets up to the MTU, checksums left to the reader.

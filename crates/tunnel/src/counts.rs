@@ -1,9 +1,9 @@
-//! What a loop counts: system calls and what they carried.
+//! Counters of a loop: system calls and what they carried.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::counters::Counters;
 
-/// What is counted. What is dropped is counted by `parshall_core::tunnel::DataPath`.
+/// A counter. Drops are counted by `parshall_core::tunnel::DataPath`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Count {
@@ -17,7 +17,7 @@ pub enum Count {
     PacketsWritten,
     /// Calls that sent datagrams, or that submitted sends.
     SendCalls,
-    /// Messages sent: trains, and single datagrams.
+    /// Messages sent: GSO batches, and single datagrams.
     MessagesSent,
     /// Datagrams in them.
     DatagramsSent,
@@ -27,8 +27,8 @@ pub enum Count {
     MessagesReceived,
     /// Datagrams in them.
     DatagramsReceived,
-    /// Trains that the kernel refused. Their datagrams were sent one by one.
-    TrainsRefused,
+    /// GSO batches that the kernel refused. Their datagrams were sent one by one.
+    GsoBatchesRefused,
     /// Packets that were too long for the path and were sent in fragments: they may be cut, or their sender got messages enough.
     Fragmented,
 }
@@ -61,13 +61,13 @@ impl Counts {
             packets_read: self.get(Count::PacketsRead),
             frames_written: self.get(Count::FramesWritten),
             packets_written: self.get(Count::PacketsWritten),
-            trains_sent: self.get(Count::MessagesSent),
+            messages_sent: self.get(Count::MessagesSent),
             datagrams_sent: self.get(Count::DatagramsSent),
-            trains_received: self.get(Count::MessagesReceived),
+            messages_received: self.get(Count::MessagesReceived),
             datagrams_received: self.get(Count::DatagramsReceived),
             send_calls: self.get(Count::SendCalls),
             receive_calls: self.get(Count::ReceiveCalls),
-            trains_refused: self.get(Count::TrainsRefused),
+            gso_batches_refused: self.get(Count::GsoBatchesRefused),
             packets_fragmented: self.get(Count::Fragmented),
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use parshall_host::error::UserError;
 
-use crate::plain::Plain;
+use crate::syscall::Syscall;
 use crate::threads::Threads;
 use crate::uring::{Tunables, Uring};
 use crate::worker::Worker;
@@ -13,13 +13,13 @@ use crate::worker::Worker;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// With this many threads for each direction; 1 is one thread for both.
-    Plain(usize),
+    Syscall(usize),
     Uring(Tunables),
 }
 
 /// A loop with its tunnel. It belongs to the thread that made it.
 pub enum Loop {
-    Plain(Box<Plain>),
+    Syscall(Box<Syscall>),
     Threads(Box<Threads>),
     Uring(Box<Uring>),
 }
@@ -28,8 +28,8 @@ impl Loop {
     /// Fails where the host has no io_uring, or an old one.
     pub fn new(engine: Engine, worker: Worker) -> Result<Self, UserError> {
         Ok(match engine {
-            Engine::Plain(1) => Self::Plain(Box::new(Plain::new(worker))),
-            Engine::Plain(threads) => {
+            Engine::Syscall(1) => Self::Syscall(Box::new(Syscall::new(worker))),
+            Engine::Syscall(threads) => {
                 let made = Threads::new(worker, threads);
                 Self::Threads(Box::new(made.map_err(|error| {
                     UserError::new(format!("the threads cannot be made: {error}"), "use --threads 1")
@@ -43,7 +43,7 @@ impl Loop {
                     return Err(UserError::new(what, "leave it out"));
                 }
                 let uring = Uring::new(worker, tunables).map_err(|error| {
-                    UserError::new(format!("the ring cannot be made: {error}"), "use --engine plain")
+                    UserError::new(format!("the ring cannot be made: {error}"), "use --engine syscall")
                 })?;
                 Self::Uring(Box::new(uring))
             }
@@ -53,14 +53,14 @@ impl Loop {
     /// Moves packets until `stop` is readable. Fails when the TUN device does.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         match self {
-            Self::Plain(plain) => plain.run(stop),
+            Self::Syscall(single) => single.run(stop),
             Self::Threads(threads) => threads.run(stop),
             Self::Uring(uring) => uring.run(stop),
         }
     }
 }
 
-/// What a user has chosen about the loop.
+/// Choices of the user about the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineRequest {
     pub engine: Engine,
@@ -72,7 +72,7 @@ impl EngineRequest {
     /// The flags that say the same, for another process.
     pub fn flags(&self) -> Vec<String> {
         let mut flags = Vec::new();
-        if let Engine::Plain(threads) = self.engine {
+        if let Engine::Syscall(threads) = self.engine {
             flags.push(format!("--threads={threads}"));
         }
         if let Engine::Uring(tunables) = self.engine {

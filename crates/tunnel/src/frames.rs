@@ -1,21 +1,21 @@
-//! Frames that were read from the TUN device and are not sealed yet. A loop reads more of them than it seals in a turn, so that what waits
-//! does so in a [`FairQueue`] and not in the device, where all flows have one queue.
+//! Frames that were read from the TUN device and are not sealed yet. A loop reads more of them than it seals in an iteration, so that they
+//! wait in a [`FairQueue`] and not in the device, where all flows have one queue.
 use std::io::{self, Read};
 
 use parshall_core::tunnel::{FairQueue, VIRTIO_HEADER_LEN};
 use parshall_sys::clock::boottime_ns;
 use parshall_sys::uring::ReadBuffer;
 
-use crate::mover::Mover;
+use crate::data_path::HostDataPath;
 
 /// The longest frame that a TUN device passes, with its header.
 pub const FRAME_BYTES: usize = 65_536 + VIRTIO_HEADER_LEN;
 
-/// What is sealed before what has come meanwhile is read. Bytes are what takes time: acknowledgements are many and small, and where as many
+/// The most bytes that are sealed before what has come meanwhile is read. Bytes are what takes time: acknowledgements are many and small, and where as many
 /// of them as of superframes were taken, they waited for each other until a connection's whole window did.
 pub const SEAL_BYTES: usize = 4 << 16;
 
-/// What is read before [`SEAL_BYTES`] are sealed: more, so that the device does not fill, and not much more, because reading what is dropped
+/// The most bytes that are read before [`SEAL_BYTES`] are sealed: more, so that the device does not fill, and not much more, because reading what is dropped
 /// then costs time.
 const READ_BYTES: usize = 2 * SEAL_BYTES;
 
@@ -61,7 +61,7 @@ impl<B: Buffer> Frame<B> {
         Self { buffer, len }
     }
 
-    /// What was read.
+    /// The bytes that were read.
     pub fn bytes(&self) -> &[u8] {
         self.buffer.bytes(self.len)
     }
@@ -120,7 +120,7 @@ impl<B: Buffer> Frames<B> {
     }
 
     /// Adds a frame. Where there is no space, another one is dropped for it, and counted.
-    pub fn push(&mut self, mover: &Mover, frame: Frame<B>) {
+    pub fn push(&mut self, data_path: &HostDataPath, frame: Frame<B>) {
         let number = self.numbers.pop().unwrap_or_else(|| {
             self.held.push(None);
             self.held.len() - 1
@@ -128,14 +128,14 @@ impl<B: Buffer> Frames<B> {
         let packet = frame.bytes().get(VIRTIO_HEADER_LEN..).unwrap_or_default();
         let dropped = self.queue.push(boottime_ns(), number, frame.len, packet);
         self.held[number] = Some(frame);
-        dropped.into_iter().for_each(|number| self.drop_frame(mover, number));
+        dropped.into_iter().for_each(|number| self.drop_frame(data_path, number));
     }
 
-    /// Takes the frame whose turn it is. Those before it that are dropped, because their flow's queue stays too long, are counted.
-    pub fn pop(&mut self, mover: &Mover) -> Option<Frame<B>> {
+    /// Takes the frame that is next. Those before it that are dropped, because their flow's queue stays too long, are counted.
+    pub fn pop(&mut self, data_path: &HostDataPath) -> Option<Frame<B>> {
         let mut dropped = std::mem::take(&mut self.dropped);
         let next = self.queue.pop(boottime_ns(), &mut dropped);
-        dropped.drain(..).for_each(|number| self.drop_frame(mover, number));
+        dropped.drain(..).for_each(|number| self.drop_frame(data_path, number));
         self.dropped = dropped;
         next.and_then(|number| self.take(number))
     }
@@ -145,9 +145,9 @@ impl<B: Buffer> Frames<B> {
         self.held[number].take()
     }
 
-    fn drop_frame(&mut self, mover: &Mover, number: usize) {
+    fn drop_frame(&mut self, data_path: &HostDataPath, number: usize) {
         if let Some(frame) = self.take(number) {
-            mover.drop_frame(frame.bytes());
+            data_path.drop_frame(frame.bytes());
             self.sealed(frame);
         }
     }
@@ -155,14 +155,14 @@ impl<B: Buffer> Frames<B> {
 
 impl Frames<Box<[u8]>> {
     /// Reads what the TUN device has, until enough to be sealed for a while waits.
-    pub fn read(&mut self, mover: &Mover) -> io::Result<()> {
+    pub fn read(&mut self, data_path: &HostDataPath) -> io::Result<()> {
         let mut bytes = 0;
         while bytes < READ_BYTES && self.takes() {
             let mut buffer = self.buffer();
-            match (&mover.tun).read(&mut buffer) {
+            match (&data_path.tun).read(&mut buffer) {
                 Ok(len) => {
                     bytes += len;
-                    self.push(mover, Frame::new(buffer, len));
+                    self.push(data_path, Frame::new(buffer, len));
                 }
                 Err(error) => {
                     self.give_back(buffer);

@@ -11,7 +11,7 @@ use parshall_sys::tun::{self, Frames};
 use crate::undo::{Step, Undo};
 use crate::{ip, rp_filter};
 
-/// What fits into packets of 1500 bytes over IPv6, as wg-quick has it.
+/// The MTU with which datagrams fit into packets of 1500 bytes over IPv6, as wg-quick has it.
 const MTU_DEFAULT: u16 = 1420;
 
 /// The first table that is tried for a default route, as wg-quick does it. The mark of the tunnel's own packets is the same
@@ -76,7 +76,7 @@ fn marked_by(step: &Step) -> Option<u32> {
 pub struct Routing {
     /// The table of [`default_table`].
     pub default_table: Option<u32>,
-    /// What is routed into the tunnel may leave by other interfaces once this one is gone.
+    /// Packets that are routed into the tunnel may leave by other interfaces once this one is gone.
     pub fail_open: bool,
 }
 

@@ -90,7 +90,7 @@ fn batch(commands: &[Vec<String>]) -> anyhow::Result<Vec<Failed>> {
     Ok(found)
 }
 
-/// What `ip -force -batch -` says of commands that failed: the reason, and the number of the line.
+/// Errors of `ip -force -batch -`: the reason, and the number of the line.
 fn failures(stderr: &str) -> Vec<Failed> {
     let (mut found, mut reason) = (Vec::new(), Vec::new());
     for line in stderr.lines() {
@@ -105,7 +105,7 @@ fn failures(stderr: &str) -> Vec<Failed> {
     found
 }
 
-/// What `ip` prints; nothing if it fails, as for a table that does not exist.
+/// The output of `ip`; empty if it fails, as for a table that does not exist.
 pub fn read(arguments: &[&str]) -> anyhow::Result<String> {
     let output = call(arguments)?;
     Ok(if output.status.success() { String::from_utf8_lossy(&output.stdout).into_owned() } else { String::new() })

@@ -2,7 +2,7 @@
 //!
 //! Everything that is decided is in `parshall_core::tunnel`. A tunnel is two processes: the one that was started sets the interface
 //! up and undoes everything at the end ([`up`], [`interface`], [`undo`]); the one that moves packets ([`child`]) has the sockets, what loops
-//! do with packets ([`mover`], [`worker`]), the loops ([`plain`], [`threads`], [`uring`]) with what they have read ([`frames`]), the thread that `wg` talks to ([`control`]), the one that watches routes ([`route_watch`]), and no privileges but
+//! do with packets ([`data_path`], [`worker`]), the loops ([`syscall`], [`threads`], [`uring`]) with what they have read ([`frames`]), the thread that `wg` talks to ([`control`]), the one that watches routes ([`route_watch`]), and no privileges but
 //! CAP_NET_ADMIN and CAP_NET_BIND_SERVICE.
 #![forbid(unsafe_code)]
 // Not a library for others: a doc comment stands where it says more than the name.
@@ -14,16 +14,17 @@ pub mod control;
 pub mod counters;
 pub mod counts;
 mod daemon;
+pub mod data_path;
 pub mod engine;
 mod frames;
+mod gso_sender;
+mod hand_over;
 mod hook;
 mod interface;
 mod ip;
-pub mod mover;
 mod names;
 mod nft;
 mod own_user;
-pub mod plain;
 mod ready;
 mod receive_queue;
 pub mod request;
@@ -32,10 +33,9 @@ mod rp_filter;
 mod show;
 mod sockets;
 mod state;
+pub mod syscall;
 pub mod system_random;
 mod threads;
-mod trains;
-mod turns;
 mod undo;
 mod up;
 pub mod uring;

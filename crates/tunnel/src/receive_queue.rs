@@ -8,7 +8,7 @@ use parshall_sys::clock::boottime_ns;
 /// How long bulk may wait in the long run.
 const TARGET_NS: u64 = 5_000_000;
 
-/// Says which senders are told that they send too fast.
+/// Decides which senders are notified that they send too fast.
 #[derive(Debug)]
 pub struct ReceiveQueue(Codel);
 
@@ -19,11 +19,12 @@ impl Default for ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    /// Whether the sender of a message is told, which has `bytes` bytes in datagrams of `segment` and arrived at a time since 1970.
-    pub fn tells(&mut self, bytes: usize, segment: usize, arrived: Option<Duration>) -> bool {
+    /// Returns whether the sender of a message is notified. It has `bytes` bytes in datagrams of `segment` bytes, and arrived at a time since
+    /// 1970.
+    pub fn is_congested(&mut self, bytes: usize, segment: usize, arrived: Option<Duration>) -> bool {
         // One datagram by itself is no bulk.
         let Some(arrived) = arrived.filter(|_| bytes > segment) else { return false };
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.0.tells(boottime_ns(), since_1970.saturating_sub(arrived).as_nanos() as u64)
+        self.0.notifies(boottime_ns(), since_1970.saturating_sub(arrived).as_nanos() as u64)
     }
 }

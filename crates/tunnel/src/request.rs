@@ -31,7 +31,7 @@ pub struct UpRequest {
     pub listen: Option<SocketAddr>,
     /// The user that the process which moves packets becomes; None for one that no other process runs as.
     pub user: Option<UserIds>,
-    /// What is routed into the tunnel may leave by other interfaces once it has died.
+    /// Packets that are routed into the tunnel may leave by other interfaces once it has died.
     pub fail_open: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The thread that notices when routes change, and has datagrams to peers leave from an address of the new route.
 //!
 //! A peer is answered from the address of this host that it wrote to. After the host has moved to another network, that address may
-//! still be there and lead nowhere: without this thread, only an unanswered handshake would show it, 15 s later. [`Ways`] has the rule.
+//! still be there and lead nowhere: without this thread, only an unanswered handshake would show it, 15 s later. [`EgressInterfaces`] has the rule.
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parshall_core::tunnel::{Endpoint, Link, Ways};
+use parshall_core::tunnel::{EgressInterfaces, Endpoint, Link};
 use parshall_sys::eventfd;
 use parshall_sys::netlink::Route;
-use parshall_sys::routes::{Changes, Way, way};
+use parshall_sys::routes::{Changes, Egress, egress};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::mover::Mover;
+use crate::data_path::HostDataPath;
 
 /// The least time between two checks: changes come in groups.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -31,16 +31,16 @@ pub struct RouteWatch {
 
 impl RouteWatch {
     /// Starts it, in the network namespace of the sockets.
-    pub fn start(mover: Arc<Mover>) -> io::Result<Self> {
+    pub fn start(data_path: Arc<HostDataPath>) -> io::Result<Self> {
         let (changes, mut route, stop) = (Changes::open()?, Route::open()?, Arc::new(eventfd::new()?));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("tunnel-routes".into()).spawn(move || {
-            let mut ways = Ways::default();
-            while let Ok(true) = wait(&changes, mover.roamed(), &stopped) {
+            let mut interfaces = EgressInterfaces::default();
+            while let Ok(true) = wait(&changes, data_path.roamed(), &stopped) {
                 let begun = Instant::now();
-                eventfd::reset(mover.roamed());
+                eventfd::reset(data_path.roamed());
                 changes.discard();
-                check(&mover, &mut route, &mut ways);
+                check(&data_path, &mut route, &mut interfaces);
                 let pause = Timespec::try_from(PAUSE.max(begun.elapsed() * SHARE)).ok();
                 // A signal only makes the pause shorter.
                 match poll(&mut [PollFd::new(&stopped, PollFlags::IN)], pause.as_ref()) {
@@ -75,15 +75,15 @@ fn wait(changes: &Changes, roamed: &OwnedFd, stop: &OwnedFd) -> io::Result<bool>
     }
 }
 
-/// Looks up the way to each peer whose datagrams leave from a certain address, or did, and has the address given up, or taken back.
-fn check(mover: &Mover, route: &mut Route, ways: &mut Ways) {
+/// Looks up the egress interface for each peer whose datagrams leave from a certain address, or did, and has the address given up, or taken back.
+fn check(data_path: &HostDataPath, route: &mut Route, interfaces: &mut EgressInterfaces) {
     let links: HashMap<_, Arc<Link>> =
-        mover.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
-    let mark = mover.sockets().mark();
-    ways.retain(|peer| links.contains_key(&peer));
-    let mut leaves_by = |endpoint: &Endpoint| match way(route, endpoint.remote, endpoint.local, mark) {
-        Ok(Way::Local) => Some(endpoint.interface),
-        Ok(Way::Out(interface)) => Some(interface),
+        data_path.path().routes().iter().map(|(_, link)| (link.id(), Arc::clone(link))).collect();
+    let mark = data_path.sockets().mark();
+    interfaces.retain(|peer| links.contains_key(&peer));
+    let mut leaves_by = |endpoint: &Endpoint| match egress(route, endpoint.remote, endpoint.local, mark) {
+        Ok(Egress::Local) => Some(endpoint.interface),
+        Ok(Egress::Interface(interface)) => Some(interface),
         Err(_) => None,
     };
     for (id, link) in &links {
@@ -94,8 +94,8 @@ fn check(mover: &Mover, route: &mut Route, ways: &mut Ways) {
         }
         let Some(endpoint) = link.endpoint().filter(|endpoint| endpoint.local.is_some()) else { continue };
         let leaves_by = leaves_by(&endpoint);
-        tracing::trace!(?endpoint, ?leaves_by, "looked up the way");
-        if !ways.hold(*id, endpoint, leaves_by) {
+        tracing::trace!(?endpoint, ?leaves_by, "looked up the egress interface");
+        if !interfaces.hold(*id, endpoint, leaves_by) {
             tracing::debug!(to = %endpoint.remote, local = ?endpoint.local, "the route leads elsewhere: it chooses the address");
             link.give_up_local_address(endpoint);
         }

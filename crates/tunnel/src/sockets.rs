@@ -91,7 +91,7 @@ impl Sockets {
         poll(&mut [PollFd::new(self.of(ipv6), PollFlags::OUT)], Some(&SEND_WAIT)) == Ok(1)
     }
 
-    /// What the kernel knows of the path to an endpoint: the longest IP packet, or `None` without a route.
+    /// The kernel's MTU of the path to an endpoint; `None` without a route.
     ///
     /// Only connected sockets are answered, and an answer stays that of the route at the time of connecting.
     pub fn path_mtu(&self, to: &Endpoint) -> Option<usize> {
@@ -177,7 +177,7 @@ fn open(address: SocketAddr, fwmark: u32) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// The limits of the host (net.core.rmem_max, 208 KiB unless it was raised) are a few trains only. CAP_NET_ADMIN may go beyond.
+/// The limits of the host (net.core.rmem_max, 208 KiB unless it was raised) are a few GSO batches only. CAP_NET_ADMIN may go beyond.
 fn set_buffers(socket: &Socket) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size_force(socket, BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, BUFFER_BYTES))?;
@@ -189,7 +189,7 @@ fn set_buffers(socket: &Socket) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What a loop of `tunnel up` without ListenPort meets on a host where other programs have ports of IPv6.
+    /// `tunnel up` without ListenPort does this on a host where other programs have ports of IPv6.
     #[test]
     fn a_port_that_the_kernel_chooses_is_free_for_both_families() {
         let taken: Vec<UdpSocket> = (0..400)

@@ -1,7 +1,7 @@
-//! The plain loop on several threads, which use more than one core for the packets of one peer.
+//! The system call loop on several threads, which use more than one core for the packets of one peer.
 //!
-//! Half of the threads seal and half open. Those that seal take turns at reading frames ([`Turns`]); each seals what it has read by
-//! itself, which is the longest part, and sends it when its turn is due. So packets leave in the order in which they were read,
+//! Half of the threads seal and half open. Those that seal hand the reading of frames over to each other ([`HandOver`]); each seals what it has read
+//! by itself, which is the longest part, and sends it after what was read before. So packets leave in the order in which they were read,
 //! and none is passed between threads. Receiving is the same. A TUN device with several queues would spread one flow over them and
 //! reorder it.
 //!
@@ -18,29 +18,29 @@ use parshall_sys::udp_batch::{DatagramBatch, Received, SEGMENTS_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::counts::Count;
+use crate::data_path::{HostDataPath, Left, Opened};
 use crate::frames::{Frame, Frames};
-use crate::mover::{Left, Mover, Opened};
-use crate::plain::{BatchedTrains, TURN};
+use crate::gso_sender::{GsoSender, Target};
+use crate::hand_over::{HandOver, Ticket};
 use crate::receive_queue::ReceiveQueue;
 use crate::sockets::Sockets;
-use crate::trains::{Target, Trains};
-use crate::turns::{Turn, Turns};
+use crate::syscall::{BatchedSender, CALL_MESSAGES};
 use crate::worker::Worker;
 
-/// What a thread seals in one turn: a superframe, or so many small ones. With four superframes, those behind it waited 4 ms longer for a thread
-/// that the scheduler had stopped at its turn, where there are more threads than CPUs.
-const TURN_BYTES: usize = 1 << 16;
-const TURN_FRAMES: usize = 64;
+/// The most bytes and frames that a thread seals with one ticket: a superframe, or many small ones. With four superframes, later tickets
+/// waited 4 ms longer for a thread that the scheduler had stopped, where there are more threads than CPUs.
+const TICKET_BYTES: usize = 1 << 16;
+const TICKET_FRAMES: usize = 64;
 
 /// The loop with what its threads share.
 pub struct Threads {
     worker: Mutex<Worker>,
-    mover: Arc<Mover>,
+    data_path: Arc<HostDataPath>,
     /// For each direction.
     count: usize,
-    /// Turns at what was read, and at what the sockets have received.
-    reading: Turns<Frames<Box<[u8]>>>,
-    receiving: Turns<ReceiveQueue>,
+    /// The sources of frames and of datagrams.
+    reading: HandOver<Frames<Box<[u8]>>>,
+    receiving: HandOver<ReceiveQueue>,
     /// The sockets were replaced.
     replaced: OwnedFd,
     /// The device is due earlier than before.
@@ -48,13 +48,13 @@ pub struct Threads {
     quit: OwnedFd,
 }
 
-/// Trains that are sent when a turn is due.
-struct InTurn<'a> {
-    trains: &'a mut BatchedTrains,
-    turn: &'a Turn<'a>,
+/// Sends GSO batches after those of all earlier tickets.
+struct OrderedSender<'a> {
+    sender: &'a mut BatchedSender,
+    ticket: &'a Ticket<'a>,
 }
 
-impl Trains for InTurn<'_> {
+impl GsoSender for OrderedSender<'_> {
     fn queue(
         &mut self,
         sockets: &Arc<Sockets>,
@@ -62,21 +62,21 @@ impl Trains for InTurn<'_> {
         segment: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) {
-        if !self.trains.takes(&target.to) {
+        if !self.sender.takes(&target.to) {
             self.flush(sockets);
         }
-        self.trains.queue(sockets, target, segment, write);
+        self.sender.queue(sockets, target, segment, write);
     }
 
     fn flush(&mut self, sockets: &Arc<Sockets>) {
-        if !self.trains.is_empty() {
-            self.turn.wait();
-            self.trains.flush(sockets);
+        if !self.sender.is_empty() {
+            self.ticket.wait();
+            self.sender.flush(sockets);
         }
     }
 }
 
-/// What was received with one message.
+/// A received message.
 struct Message {
     from: Endpoint,
     segment: usize,
@@ -89,11 +89,11 @@ impl Threads {
     /// `count` threads seal, and as many open.
     pub fn new(worker: Worker, count: usize) -> io::Result<Self> {
         Ok(Self {
-            mover: Arc::clone(worker.mover()),
+            data_path: Arc::clone(worker.data_path()),
             worker: Mutex::new(worker),
             count: count.max(1),
-            reading: Turns::default(),
-            receiving: Turns::default(),
+            reading: HandOver::default(),
+            receiving: HandOver::default(),
             replaced: eventfd::new()?,
             hurry: eventfd::new()?,
             quit: eventfd::new()?,
@@ -108,7 +108,7 @@ impl Threads {
                 let (name, work): (_, fn(&Self) -> io::Result<()>) =
                     if n % 2 == 0 { ("tunnel-seal", Self::seal) } else { ("tunnel-open", Self::open) };
                 let run = move || {
-                    // Without one of them the tunnel would stand still at its turn.
+                    // Without one of them the tunnel would stand still at its ticket.
                     let _ends = Ends(self);
                     work(self)
                 };
@@ -126,14 +126,14 @@ impl Threads {
         self.worker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the device, and sends what it puts out. A thread that has a turn must have waited for it: one that waits with the lock
+    /// Calls the device, and sends what it puts out. A thread that has a ticket must have waited for it: one that waits with the lock
     /// would hold up those before it.
-    fn with_worker<T: Trains>(&self, trains: &mut T, work: impl FnOnce(&mut Worker, &mut T)) {
+    fn with_worker<T: GsoSender>(&self, sender: &mut T, work: impl FnOnce(&mut Worker, &mut T)) {
         let mut worker = self.worker();
         let before = worker.deadline();
-        work(&mut worker, trains);
-        worker.put_out(trains);
-        trains.flush(&self.mover.sockets());
+        work(&mut worker, sender);
+        worker.put_out(sender);
+        sender.flush(&self.data_path.sockets());
         if before.is_none() || worker.deadline() < before {
             eventfd::signal(&self.hurry);
         }
@@ -141,13 +141,13 @@ impl Threads {
 
     /// Does what is due by time and what clients ask for.
     fn attend(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        let mut trains = BatchedTrains::new(&self.mover);
+        let mut sender = BatchedSender::new(&self.data_path);
         let requests = self.worker().requests_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let requests = requests.as_ref().map_or_else(|| self.hurry.as_fd(), AsFd::as_fd);
         loop {
             let wait = {
                 let mut worker = self.worker();
-                worker.end_turn(&mut trains);
+                worker.end_round(&mut sender);
                 worker.wait()
             };
             let [stopped, asked, hurried, quit] =
@@ -158,54 +158,54 @@ impl Threads {
             if stopped || quit {
                 return Ok(());
             }
-            if asked && self.worker().serve_requests(&mut trains) {
+            if asked && self.worker().serve_requests(&mut sender) {
                 eventfd::signal(&self.replaced);
             }
         }
     }
 
-    /// Reads frames from the TUN device, seals the packets of those whose turn it is, and sends them.
+    /// Reads frames from the TUN device, seals the packets of those that are next, and sends them.
     fn seal(&self) -> io::Result<()> {
-        let mut trains = BatchedTrains::new(&self.mover);
-        let mut taken = Vec::with_capacity(TURN_FRAMES);
+        let mut sender = BatchedSender::new(&self.data_path);
+        let mut taken = Vec::with_capacity(TICKET_FRAMES);
         loop {
-            let mut frames = self.reading.taking();
+            let mut frames = self.reading.acquire();
             taken.drain(..).for_each(|frame| frames.sealed(frame));
             let wait = (!frames.is_empty()).then_some(Duration::ZERO);
-            let [readable, quit] = ready([self.mover.tun.as_fd(), self.quit.as_fd()], wait)?;
+            let [readable, quit] = ready([self.data_path.tun.as_fd(), self.quit.as_fd()], wait)?;
             if quit {
                 return Ok(());
             }
             if readable {
-                frames.read(&self.mover)?;
+                frames.read(&self.data_path)?;
             }
             let mut bytes = 0;
-            while bytes < TURN_BYTES && taken.len() < TURN_FRAMES {
-                let Some(frame) = frames.pop(&self.mover) else { break };
+            while bytes < TICKET_BYTES && taken.len() < TICKET_FRAMES {
+                let Some(frame) = frames.pop(&self.data_path) else { break };
                 bytes += frame.bytes().len();
                 taken.push(frame);
             }
-            let turn = frames.take();
-            let mut trains = InTurn { trains: &mut trains, turn: &turn };
+            let ticket = frames.pass_on();
+            let mut sender = OrderedSender { sender: &mut sender, ticket: &ticket };
             for bytes in taken.iter().map(Frame::bytes) {
-                let left = self.mover.frame(&mut trains, bytes);
+                let left = self.data_path.frame(&mut sender, bytes);
                 if left != Left::Nothing {
-                    turn.wait();
-                    self.with_worker(&mut trains, |worker, trains| worker.finish_frame(trains, bytes, left));
+                    ticket.wait();
+                    self.with_worker(&mut sender, |worker, sender| worker.finish_frame(sender, bytes, left));
                 }
             }
-            trains.flush(&self.mover.sockets());
+            sender.flush(&self.data_path.sockets());
         }
     }
 
     /// Receives datagrams, opens them and writes their packets to the TUN device.
     fn open(&self) -> io::Result<()> {
-        let mut trains = BatchedTrains::new(&self.mover);
-        let mut incoming = DatagramBatch::new(TURN);
-        let mut messages = Vec::with_capacity(TURN);
+        let mut sender = BatchedSender::new(&self.data_path);
+        let mut incoming = DatagramBatch::new(CALL_MESSAGES);
+        let mut messages = Vec::with_capacity(CALL_MESSAGES);
         loop {
-            let mut receiving = self.receiving.taking();
-            let sockets = Arc::clone(&self.mover.sockets());
+            let mut receiving = self.receiving.acquire();
+            let sockets = Arc::clone(&self.data_path.sockets());
             // In place of a socket that the host lacks, a descriptor is waited for twice.
             let of = |ipv6| sockets.receiving(ipv6).map_or(self.quit.as_fd(), AsFd::as_fd);
             let fds = [of(false), of(true), self.replaced.as_fd(), self.quit.as_fd()];
@@ -221,34 +221,34 @@ impl Threads {
             messages.clear();
             for (ipv6, readable) in [(false, v4), (true, v6)] {
                 if readable {
-                    self.mover.counts().add(Count::ReceiveCalls, 1);
+                    self.data_path.counts().add(Count::ReceiveCalls, 1);
                     // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.
                     incoming.receive(sockets.of(ipv6).as_fd(), true).ok();
                 }
             }
-            let tells: Vec<bool> =
-                incoming.received().iter().map(|of| receiving.tells(of.bytes, of.segment, of.arrived)).collect();
-            let turn = receiving.take();
-            for (slot, mut tell) in tells.into_iter().enumerate() {
+            let congested: Vec<bool> =
+                incoming.received().iter().map(|of| receiving.is_congested(of.bytes, of.segment, of.arrived)).collect();
+            let ticket = receiving.pass_on();
+            for (slot, mut congested) in congested.into_iter().enumerate() {
                 let Received { segment, peer, local, interface, ecn, .. } = incoming.received()[slot];
                 let from = Endpoint { remote: peer, local, interface };
-                self.mover.counts().add(Count::MessagesReceived, 1);
+                self.data_path.counts().add(Count::MessagesReceived, 1);
                 let chunks = incoming.payload_mut(slot).chunks_mut(segment * SEGMENTS_MAX);
                 let opened = chunks
-                    .map(|bytes| self.mover.open(bytes, segment, &from, ecn, std::mem::take(&mut tell)))
+                    .map(|bytes| self.data_path.open(bytes, segment, &from, ecn, std::mem::take(&mut congested)))
                     .collect();
                 messages.push(Message { from, segment, slot, opened });
             }
-            turn.wait();
+            ticket.wait();
             for message in &messages {
                 let chunks = incoming.payload_mut(message.slot).chunks_mut(message.segment * SEGMENTS_MAX);
                 for (bytes, opened) in chunks.zip(&message.opened) {
                     if opened.attend || !opened.handshakes.is_empty() {
-                        self.with_worker(&mut trains, |worker, _| {
+                        self.with_worker(&mut sender, |worker, _| {
                             worker.finish_datagrams(bytes, opened, &message.from)
                         });
                     }
-                    self.mover.write(bytes, opened);
+                    self.data_path.write(bytes, opened);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What does not end with the interface and has to be undone: rules, blocked routes and hooks. It is on record before it is done, so that
+//! Undoes what does not end with the interface: rules, blocked routes and hooks. A step is on record before it is done, so that
 //! the next start can undo it after this process was killed.
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -44,8 +44,8 @@ struct Record {
 pub struct Undo {
     path: PathBuf,
     record: Record,
-    /// What a process that died has left in place, so that packets are dropped until the new tunnel is up: steps that are not this
-    /// process's, and those of them that it would do the same.
+    /// Steps of a process that died, which stay in place so that packets are dropped until the new tunnel is up: those that this process
+    /// does not have, and those that it would do the same.
     held: Vec<Step>,
     claimed: Vec<Step>,
 }

@@ -1,5 +1,5 @@
-//! The loop with io_uring: one ring for one thread. Each turn is one system call, which submits the sends and reads of the last
-//! turn and waits.
+//! The loop with io_uring: one ring for one thread. Each iteration is one system call, which submits the sends and reads of the last
+//! one and waits.
 //!
 //! Datagrams arrive by multishot requests in buffers of the ring, gathered (UDP_GRO), and are opened there. A few reads of the TUN
 //! device are in flight: each that waits costs a wake-up for every frame. Frames are written by `writev`, because a write to a TUN
@@ -16,10 +16,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::counts::{Count, Counts};
+use crate::data_path::HostDataPath;
 use crate::frames::{Frame, Frames};
-use crate::mover::Mover;
+use crate::gso_sender::{GsoSender, Target, count_sent, send_failed};
 use crate::sockets::Sockets;
-use crate::trains::{Target, Trains, count_sent, send_failed};
 use crate::worker::Worker;
 
 const TUN: u64 = 0;
@@ -40,23 +40,25 @@ const SQPOLL_IDLE_MS: u32 = 10;
 const SEND_WAITS: u32 = 5;
 const SEND_WAIT: Duration = Duration::from_millis(10);
 
-/// What is sealed, and what is opened, in one turn. It is less than the plain loop takes, because a turn costs a single system call.
-const SEAL_BYTES: usize = 2 << 16;
-/// What is read and opened before frames are sealed, as long as the device may have more: so what waits does so in the fair queue.
-const READ_BYTES: usize = 2 * SEAL_BYTES;
+/// The most bytes that are sealed, and that are opened, in one iteration. They are fewer than those of the system call loop, because an
+/// iteration costs a single system call.
+const ITERATION_BYTES: usize = 2 << 16;
+/// The most bytes that are read and opened before frames are sealed, as long as the device may have more: so packets wait in the fair
+/// queue.
+const UNSEALED_BYTES: usize = 2 * ITERATION_BYTES;
 
-/// What a user may choose about the ring.
+/// Choices of the user about the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunables {
     /// Entries of the submission queue, at least. There are always enough for all slots.
     pub entries: u32,
     /// Reads of the TUN device in flight.
     pub tun_slots: usize,
-    /// Trains in flight.
+    /// GSO batches in flight.
     pub send_slots: usize,
     /// A kernel thread submits.
     pub sqpoll: bool,
-    /// Trains are sent without copying them into the kernel.
+    /// GSO batches are sent without copying them into the kernel.
     pub zero_copy: bool,
     /// The TUN device is in blocking mode.
     pub blocking_tun: bool,
@@ -71,7 +73,7 @@ impl Default for Tunables {
 /// The loop with its ring. It belongs to the thread that made it.
 pub struct Uring {
     worker: Worker,
-    trains: RingTrains,
+    sender: RingSender,
     tunables: Tunables,
     frames: Frames<ReadBuffer>,
     /// Reads of the TUN device in flight.
@@ -87,7 +89,7 @@ pub struct Uring {
     /// A read of the TUN device found nothing, and the kernel did not let it wait. Poll tells when the next one is due.
     drained: bool,
     polls_tun: bool,
-    /// Used again in every turn.
+    /// Used again in every iteration.
     done: Vec<Completion>,
 }
 
@@ -100,13 +102,13 @@ impl Uring {
         let sizes = Sizes { requests, completions, groups: 1, buffers: RECEIVE_BUFFERS, buffer_bytes: RECEIVE_BYTES };
         let ring = if tunables.sqpoll { Ring::open_polled(sizes, SQPOLL_IDLE_MS)? } else { Ring::open(sizes)? };
         if tunables.blocking_tun {
-            let tun = &worker.mover().tun;
+            let tun = &worker.data_path().tun;
             fcntl_setfl(tun, fcntl_getfl(tun)? - OFlags::NONBLOCK)?;
         }
-        let trains = RingTrains::new(ring, worker.mover(), &tunables);
+        let sender = RingSender::new(ring, worker.data_path(), &tunables);
         Ok(Self {
             worker,
-            trains,
+            sender,
             tunables,
             receives: [None; 2],
             receiving: Vec::new(),
@@ -122,25 +124,25 @@ impl Uring {
 
     /// Moves packets until `stop` is readable. Fails when the TUN device or the ring does.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        self.trains.ring.poll(stop.as_raw_fd(), STOP);
+        self.sender.ring.poll(stop.as_raw_fd(), STOP);
         self.poll_requests();
         (0..2).for_each(|family| self.begin_to_receive(family));
         loop {
             self.read();
-            self.worker.end_turn(&mut self.trains);
-            self.trains.ring.publish();
-            let idle = self.frames.is_empty() && self.deferred.is_empty() && self.trains.others.is_empty();
+            self.worker.end_round(&mut self.sender);
+            self.sender.ring.publish();
+            let idle = self.frames.is_empty() && self.deferred.is_empty() && self.sender.others.is_empty();
             let wait = if idle { self.worker.wait() } else { Duration::ZERO };
-            self.worker.mover().counts().add(Count::ReceiveCalls, 1);
-            self.trains.ring.enter(Some(wait))?;
-            self.trains.reap();
+            self.worker.data_path().counts().add(Count::ReceiveCalls, 1);
+            self.sender.ring.enter(Some(wait))?;
+            self.sender.reap();
             let mut done = std::mem::replace(&mut self.deferred, std::mem::take(&mut self.done));
-            done.append(&mut self.trains.others);
+            done.append(&mut self.sender.others);
             let (mut opened, reads) = (0, self.reads);
             for completion in done.drain(..) {
                 match completion.tag {
                     STOP => return Ok(()),
-                    RECEIVE.. if opened >= SEAL_BYTES => self.deferred.push(completion),
+                    RECEIVE.. if opened >= ITERATION_BYTES => self.deferred.push(completion),
                     RECEIVE.. => opened += self.receive(completion)?,
                     _ => self.complete(completion)?,
                 }
@@ -148,20 +150,20 @@ impl Uring {
             self.done = done;
             self.unsealed += opened;
             let may_have_more = reads - self.reads == self.tunables.tun_slots && !self.drained && self.frames.takes();
-            if !may_have_more || self.unsealed >= READ_BYTES {
+            if !may_have_more || self.unsealed >= UNSEALED_BYTES {
                 self.unsealed = 0;
                 self.seal_frames();
             }
         }
     }
 
-    /// Seals the frames whose turn it is.
+    /// Seals the frames that are next.
     fn seal_frames(&mut self) {
         let mut bytes = 0;
-        while bytes < SEAL_BYTES {
-            let Some(frame) = self.frames.pop(self.worker.mover()) else { return };
+        while bytes < ITERATION_BYTES {
+            let Some(frame) = self.frames.pop(self.worker.data_path()) else { return };
             bytes += frame.bytes().len();
-            self.worker.frame(&mut self.trains, frame.bytes());
+            self.worker.frame(&mut self.sender, frame.bytes());
             self.frames.sealed(frame);
         }
     }
@@ -174,9 +176,9 @@ impl Uring {
                 Ok(())
             }
             REQUESTS => {
-                if self.worker.serve_requests(&mut self.trains) {
+                if self.worker.serve_requests(&mut self.sender) {
                     for family in 0..2 {
-                        self.receives[family].into_iter().for_each(|old| self.trains.ring.cancel(old));
+                        self.receives[family].into_iter().for_each(|old| self.sender.ring.cancel(old));
                         self.begin_to_receive(family);
                     }
                 }
@@ -191,14 +193,14 @@ impl Uring {
 
     fn poll_requests(&mut self) {
         if let Some(requests) = self.worker.requests_fd() {
-            self.trains.ring.poll(requests.as_raw_fd(), REQUESTS);
+            self.sender.ring.poll(requests.as_raw_fd(), REQUESTS);
         }
     }
 
     fn begin_to_receive(&mut self, family: usize) {
-        let sockets = Arc::clone(&self.worker.mover().sockets());
+        let sockets = Arc::clone(&self.worker.data_path().sockets());
         let socket = sockets.receiving(family == 1).map(AsRawFd::as_raw_fd);
-        self.receives[family] = socket.map(|fd| self.trains.ring.recv_datagrams(fd, 0, RECEIVE + family as u64));
+        self.receives[family] = socket.map(|fd| self.sender.ring.recv_datagrams(fd, 0, RECEIVE + family as u64));
         self.receiving.extend(self.receives[family].map(|request| (request, sockets)));
     }
 
@@ -206,12 +208,12 @@ impl Uring {
     fn receive(&mut self, completion: Completion) -> io::Result<usize> {
         let mut bytes = 0;
         for chunk in &completion.chunks {
-            let Some((received, payload)) = self.trains.ring.datagrams(chunk) else { continue };
+            let Some((received, payload)) = self.sender.ring.datagrams(chunk) else { continue };
             let from = Endpoint { remote: received.peer, local: received.local, interface: received.interface };
             bytes += payload.len();
             self.worker.datagrams(payload, received.segment, &from, received.ecn, received.arrived);
         }
-        self.trains.ring.recycle(completion.chunks);
+        self.sender.ring.recycle(completion.chunks);
         let family = (completion.tag - RECEIVE) as usize;
         if !completion.more {
             self.receiving.retain(|(request, _)| *request != completion.request);
@@ -237,7 +239,7 @@ impl Uring {
             None => {
                 let frame = Frame::new(buffer, completion.result as usize);
                 self.unsealed += frame.bytes().len();
-                self.frames.push(self.worker.mover(), frame);
+                self.frames.push(self.worker.data_path(), frame);
                 return Ok(());
             }
             Some(Errno::INTR) => {}
@@ -245,7 +247,7 @@ impl Uring {
             Some(Errno::AGAIN) => {
                 self.drained = true;
                 if !std::mem::replace(&mut self.polls_tun, true) {
-                    self.trains.ring.poll(self.worker.mover().tun.as_raw_fd(), TUN_READY);
+                    self.sender.ring.poll(self.worker.data_path().tun.as_raw_fd(), TUN_READY);
                 }
             }
             Some(errno) => return Err(errno.into()),
@@ -258,7 +260,7 @@ impl Uring {
     fn read(&mut self) {
         while self.reads < self.tunables.tun_slots && self.frames.takes() && !self.drained {
             let buffer = self.frames.buffer();
-            self.trains.ring.read(self.worker.mover().tun.as_raw_fd(), buffer, TUN);
+            self.sender.ring.read(self.worker.data_path().tun.as_raw_fd(), buffer, TUN);
             self.reads += 1;
         }
     }
@@ -269,7 +271,7 @@ fn errno(result: i32) -> Option<Errno> {
     (result < 0).then(|| Errno::from_raw_os_error(-result))
 }
 
-/// A train in flight.
+/// A GSO batch in flight.
 struct InFlight {
     target: Target,
     /// Where it leaves. The kernel looks a descriptor up only when a linked send begins: until it has ended, the sockets must stay open,
@@ -282,26 +284,26 @@ struct InFlight {
     result: Option<i32>,
 }
 
-/// Trains that are sent by the ring, each from a batch of its own.
-struct RingTrains {
+/// GSO batches that are sent by the ring, each from a batch of its own.
+struct RingSender {
     ring: Ring,
     zero_copy: bool,
     #[expect(clippy::vec_box, reason = "they move into requests and back")]
     free: Vec<Box<DatagramBatch>>,
     waiting: Vec<(Box<DatagramBatch>, Target)>,
     in_flight: Vec<Option<InFlight>>,
-    /// Trains in flight without a result.
+    /// GSO batches in flight without a result.
     unsent: usize,
     /// Completions of other requests, for the loop.
     others: Vec<Completion>,
-    /// Used again by [`RingTrains::reap`].
+    /// Used again by [`RingSender::reap`].
     reaped: Vec<Completion>,
     counts: Arc<Counts>,
     path: Arc<DataPath>,
 }
 
-impl RingTrains {
-    fn new(ring: Ring, mover: &Mover, tunables: &Tunables) -> Self {
+impl RingSender {
+    fn new(ring: Ring, data_path: &HostDataPath, tunables: &Tunables) -> Self {
         let slots = tunables.send_slots.max(1);
         Self {
             ring,
@@ -312,17 +314,17 @@ impl RingTrains {
             unsent: 0,
             others: Vec::new(),
             reaped: Vec::new(),
-            counts: Arc::clone(mover.counts()),
-            path: Arc::clone(mover.path()),
+            counts: Arc::clone(data_path.counts()),
+            path: Arc::clone(data_path.path()),
         }
     }
 
     /// Takes a completion of a send.
     fn finish(&mut self, completion: Completion) {
         let slot = &mut self.in_flight[(completion.tag - SEND) as usize];
-        let Some(train) = slot else { return };
-        if train.result.is_none() {
-            train.result = Some(completion.result);
+        let Some(batch) = slot else { return };
+        if batch.result.is_none() {
+            batch.result = Some(completion.result);
             self.unsent -= 1;
         }
         let Some(mut batch) = completion.batch else { return };
@@ -357,25 +359,25 @@ impl RingTrains {
         self.reaped = done;
     }
 
-    /// Waits until the trains in flight have been sent: later ones may not overtake them.
+    /// Waits until the GSO batches in flight have been sent: later ones may not overtake them.
     fn settle(&mut self) {
         for waited in 0.. {
             if self.unsent == 0 {
                 return;
             }
             if waited == SEND_WAITS {
-                for train in self.in_flight.iter().flatten().filter(|train| train.result.is_none()) {
-                    self.ring.cancel(train.request);
+                for batch in self.in_flight.iter().flatten().filter(|batch| batch.result.is_none()) {
+                    self.ring.cancel(batch.request);
                 }
             }
             self.wait();
         }
     }
 
-    /// How many trains may be sent now without copying them. The kernel has the memory of one as long as its datagrams wait, seconds
-    /// where a neighbour does not answer: they hold half of the slots at most, so that other trains go on.
+    /// How many GSO batches may be sent now without copying them. The kernel has the memory of one as long as its datagrams wait, seconds
+    /// where a neighbour does not answer: they hold half of the slots at most, so that other GSO batches go on.
     fn uncopied(&self) -> usize {
-        let held = self.in_flight.iter().flatten().filter(|train| train.zero_copy).count();
+        let held = self.in_flight.iter().flatten().filter(|batch| batch.zero_copy).count();
         if self.zero_copy { (self.in_flight.len() / 2).saturating_sub(held) } else { 0 }
     }
 
@@ -384,7 +386,7 @@ impl RingTrains {
     }
 }
 
-impl Trains for RingTrains {
+impl GsoSender for RingSender {
     fn queue(
         &mut self,
         sockets: &Arc<Sockets>,
@@ -409,7 +411,7 @@ impl Trains for RingTrains {
         self.waiting.push((batch, target));
     }
 
-    /// Queues the sends in the ring, which is entered at the end of the turn.
+    /// Queues the sends in the ring, which is entered at the end of the iteration.
     fn flush(&mut self, sockets: &Arc<Sockets>) {
         if self.waiting.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! What needs the device: handshakes, timers, changes of the configuration, and packets that wait for a session. All else is done by
-//! [`crate::mover`].
+//! Calls the device: for handshakes, timers, changes of the configuration, and packets that wait for a session. All else is done by
+//! [`crate::data_path`].
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use parshall_sys::udp_batch::SEGMENTS_MAX;
 
 use crate::control::Requests;
 use crate::counts::Count;
-use crate::mover::{Left, Mover, Opened, Settings, packet, parse};
+use crate::data_path::{HostDataPath, Left, Opened, Settings, packet, parse};
+use crate::gso_sender::{GsoSender, Target};
 use crate::receive_queue::ReceiveQueue;
 use crate::sockets::Sockets;
-use crate::trains::{Target, Trains};
 
 /// A loop waits no longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// A tunnel as the thread has it that calls its device.
 pub struct Worker {
     device: Device,
-    mover: Arc<Mover>,
+    data_path: Arc<HostDataPath>,
     /// Packets that wait for a session. Their links say that they have some.
     queued: HashMap<PeerId, VecDeque<Vec<u8>>>,
     out: Output,
@@ -49,14 +49,13 @@ impl Worker {
         let port = DeviceChange { listen_port: Some(sockets.port()), ..DeviceChange::default() };
         let mut out = Output::default();
         device.configure(&port, &mut out);
-        let mover = Arc::new(Mover::new(device.data_path(), tun, settings, sockets)?);
+        let data_path = Arc::new(HostDataPath::new(device.data_path(), tun, settings, sockets)?);
         let receive_queue = ReceiveQueue::default();
-        Ok(Self { device, mover, queued: HashMap::new(), out, receive_queue, requests })
+        Ok(Self { device, data_path, queued: HashMap::new(), out, receive_queue, requests })
     }
 
-    /// What threads share that move packets.
-    pub fn mover(&self) -> &Arc<Mover> {
-        &self.mover
+    pub fn data_path(&self) -> &Arc<HostDataPath> {
+        &self.data_path
     }
 
     /// The shared state of a peer.
@@ -64,19 +63,19 @@ impl Worker {
         self.device.link(peer)
     }
 
-    /// What is readable when clients of the configuration protocol ask for something.
+    /// Readable when clients of the configuration protocol ask for something.
     pub fn requests_fd(&self) -> Option<BorrowedFd<'_>> {
         self.requests.as_ref().map(Requests::fd)
     }
 
     /// Does what clients have asked for. Returns whether the sockets were replaced, by ones that the loop has to watch.
-    pub fn serve_requests(&mut self, trains: &mut impl Trains) -> bool {
+    pub fn serve_requests(&mut self, sender: &mut impl GsoSender) -> bool {
         let Some(requests) = &mut self.requests else { return false };
-        trains.flush(&self.mover.sockets());
-        let (mover, mut replaced) = (&self.mover, false);
-        requests.serve(boottime_ns(), &mut self.device, &mut self.out, &mover.counts().read(), |port, fwmark| {
-            replaced |= mover.listen(port, fwmark)?;
-            Ok(mover.sockets().port())
+        sender.flush(&self.data_path.sockets());
+        let (data_path, mut replaced) = (&self.data_path, false);
+        requests.serve(boottime_ns(), &mut self.device, &mut self.out, &data_path.counts().read(), |port, fwmark| {
+            replaced |= data_path.listen(port, fwmark)?;
+            Ok(data_path.sockets().port())
         });
         replaced
     }
@@ -93,27 +92,27 @@ impl Worker {
     }
 
     /// Does what is due by time, and sends all that waits. A loop calls it before it waits.
-    pub fn end_turn(&mut self, trains: &mut impl Trains) {
+    pub fn end_round(&mut self, sender: &mut impl GsoSender) {
         if self.device.deadline().is_some_and(|due| due <= boottime_ns()) {
             self.see_state();
             self.device.tick(time(), &mut self.out);
         }
-        self.put_out(trains);
-        trains.flush(&self.mover.sockets());
+        self.put_out(sender);
+        sender.flush(&self.data_path.sockets());
     }
 
     /// Seals the packets of a frame that was read from the TUN device, its header included.
-    pub fn frame(&mut self, trains: &mut impl Trains, bytes: &[u8]) {
-        let left = self.mover.frame(trains, bytes);
-        self.finish_frame(trains, bytes, left);
+    pub fn frame(&mut self, sender: &mut impl GsoSender, bytes: &[u8]) {
+        let left = self.data_path.frame(sender, bytes);
+        self.finish_frame(sender, bytes, left);
     }
 
     /// Does what a frame has left to do.
-    pub fn finish_frame(&mut self, trains: &mut impl Trains, bytes: &[u8], left: Left) {
+    pub fn finish_frame(&mut self, sender: &mut impl GsoSender, bytes: &[u8], left: Left) {
         let attend = match left {
             Left::Nothing => false,
             Left::Attend => true,
-            Left::Frame { attend } => attend | self.send_or_hold(trains, bytes),
+            Left::Frame { attend } => attend | self.send_or_hold(sender, bytes),
         };
         if attend {
             self.see_state();
@@ -123,26 +122,26 @@ impl Worker {
 
     /// Tells the device whether the interface is up, before it may send something by itself.
     fn see_state(&mut self) {
-        self.device.set_up(tun::is_up(&self.mover.tun), &mut self.out);
+        self.device.set_up(tun::is_up(&self.data_path.tun), &mut self.out);
     }
 
     /// Sends a frame behind the packets that wait, or has it wait too. Returns whether the device is to be called.
-    fn send_or_hold(&mut self, trains: &mut impl Trains, bytes: &[u8]) -> bool {
+    fn send_or_hold(&mut self, sender: &mut impl GsoSender, bytes: &[u8]) -> bool {
         let Some((frame, superframe)) = parse(bytes) else { return false };
-        let Some(link) = self.mover.link(frame) else { return false };
-        let mut attend = self.flush_peer(trains, &link);
+        let Some(link) = self.data_path.link(frame) else { return false };
+        let mut attend = self.flush_peer(sender, &link);
         if link.has_waiting() {
             self.hold(&link, &superframe);
             return attend;
         }
-        match self.mover.send_frame(trains, &link, &superframe) {
+        match self.data_path.send_frame(sender, &link, &superframe) {
             Ok(more) => attend |= more,
             Err(Refusal::NoSession { attend: more }) => {
                 attend |= more;
                 self.hold(&link, &superframe);
             }
             Err(Refusal::NoEndpoint) => {
-                self.mover.path().count_drops(Some(&link), DropCause::NoEndpoint, superframe.packets());
+                self.data_path.path().count_drops(Some(&link), DropCause::NoEndpoint, superframe.packets());
             }
         }
         attend
@@ -154,7 +153,7 @@ impl Worker {
         queued.extend((0..frame.packets()).map(|n| packet(frame, n)));
         let excess = queued.len().saturating_sub(QUEUED_PACKETS_MAX);
         queued.drain(..excess);
-        self.mover.path().count_drops(Some(link), DropCause::NoSession, excess);
+        self.data_path.path().count_drops(Some(link), DropCause::NoSession, excess);
         link.set_waiting(true);
     }
 
@@ -168,12 +167,12 @@ impl Worker {
         mark: u8,
         arrived: Option<Duration>,
     ) {
-        self.mover.counts().add(Count::MessagesReceived, 1);
-        let mut tell = self.receive_queue.tells(bytes.len(), segment, arrived);
+        self.data_path.counts().add(Count::MessagesReceived, 1);
+        let mut congested = self.receive_queue.is_congested(bytes.len(), segment, arrived);
         for bytes in bytes.chunks_mut(segment * SEGMENTS_MAX) {
-            let opened = self.mover.open(bytes, segment, from, mark, std::mem::take(&mut tell));
+            let opened = self.data_path.open(bytes, segment, from, mark, std::mem::take(&mut congested));
             self.finish_datagrams(bytes, &opened, from);
-            self.mover.write(bytes, &opened);
+            self.data_path.write(bytes, &opened);
         }
     }
 
@@ -188,16 +187,16 @@ impl Worker {
             let _ = self.device.receive(time(), &bytes[place.clone()], from, &mut self.out);
         }
         self.device.attend(time(), &mut self.out);
-        self.mover.tell_of_roaming();
+        self.data_path.signal_roaming();
     }
 
     /// Queues what the device has put out, and the packets that can be sent now.
-    pub fn put_out(&mut self, trains: &mut impl Trains) {
+    pub fn put_out(&mut self, sender: &mut impl GsoSender) {
         while !(self.out.messages.is_empty() && self.out.events.is_empty()) {
             for message in self.out.messages.drain(..) {
                 let bytes = message.bytes();
                 let target = Target { link: None, to: message.to, ecn: NOT_ECT };
-                trains.queue(&self.mover.sockets(), target, bytes.len(), |buffer| {
+                sender.queue(&self.data_path.sockets(), target, bytes.len(), |buffer| {
                     buffer[..bytes.len()].copy_from_slice(bytes);
                     bytes.len()
                 });
@@ -207,7 +206,7 @@ impl Worker {
                 match event {
                     Event::Flush(peer) => {
                         let link = self.device.link(peer).map(Arc::clone);
-                        attend |= link.is_some_and(|link| self.flush_peer(trains, &link));
+                        attend |= link.is_some_and(|link| self.flush_peer(sender, &link));
                     }
                     Event::Discard(peer) => self.discard(peer),
                 }
@@ -222,18 +221,18 @@ impl Worker {
     }
 
     /// Sends the packets that wait, as far as there is a session. Returns whether the device is to be called.
-    fn flush_peer(&mut self, trains: &mut impl Trains, link: &Arc<Link>) -> bool {
+    fn flush_peer(&mut self, sender: &mut impl GsoSender, link: &Arc<Link>) -> bool {
         let Some(mut waiting) = self.queued.remove(&link.id()) else { return false };
         let mut attend = false;
         while let Some(packet) = waiting.front() {
             let frame = Superframe::new(VirtioHeader::default(), packet).expect("a packet without offloads");
-            match self.mover.send_frame(trains, link, &frame) {
+            match self.data_path.send_frame(sender, link, &frame) {
                 Ok(more) => attend |= more,
                 Err(Refusal::NoSession { attend: more }) => {
                     attend |= more;
                     break;
                 }
-                Err(Refusal::NoEndpoint) => self.mover.path().count_drops(Some(link), DropCause::NoEndpoint, 1),
+                Err(Refusal::NoEndpoint) => self.data_path.path().count_drops(Some(link), DropCause::NoEndpoint, 1),
             }
             waiting.pop_front();
         }
@@ -248,7 +247,7 @@ impl Worker {
     fn discard(&mut self, peer: PeerId) {
         let waiting = self.queued.remove(&peer).unwrap_or_default();
         let link = self.device.link(peer);
-        self.mover.path().count_drops(link.map(|link| &**link), DropCause::NoSession, waiting.len());
+        self.data_path.path().count_drops(link.map(|link| &**link), DropCause::NoSession, waiting.len());
         if let Some(link) = link {
             link.set_waiting(false);
         }

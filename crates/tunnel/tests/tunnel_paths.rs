@@ -1,5 +1,5 @@
-//! What programs send arrives unaltered over every kind of path: with a small MTU near or far, with an inner MTU above the
-//! outer one, and where trains are refused.
+//! Data of programs arrive unaltered over every kind of path: with a small MTU near or far, with an inner MTU above the
+//! outer one, and where GSO batches are refused.
 #![allow(clippy::unwrap_used)] // A test fails by a panic.
 
 mod support;
@@ -35,7 +35,7 @@ fn streams_and_datagrams_pass_unaltered() {
         assert!(per(a, Count::DatagramsSent, Count::SendCalls) > 1.5, "{:?}", a.counts);
         assert!(per(b, Count::DatagramsReceived, Count::ReceiveCalls) > 1.5, "{:?}", b.counts);
         assert!(per(b, Count::PacketsWritten, Count::FramesWritten) > 1.5, "{:?}", b.counts);
-        assert_eq!((a.count(Count::TrainsRefused), a.drops(DropCause::SendFailed)), (0, 0));
+        assert_eq!((a.count(Count::GsoBatchesRefused), a.drops(DropCause::SendFailed)), (0, 0));
         assert_eq!(a.socket.local_addr().unwrap().port(), PORT);
     });
 }
@@ -70,8 +70,12 @@ fn a_small_mtu_of_the_own_link_is_known_before_anything_is_lost() {
         let [a, _] = hosts;
         assert_eq!(a.link.path().mtu(), Some(1280));
         assert!(a.drops(DropCause::TooBig) > 0, "{:?}", a.counts);
-        assert_eq!(a.count(Count::TrainsRefused), 0, "{:?}", a.counts);
-        assert!(2 * a.count(Count::DatagramsSent) > 3 * a.count(Count::MessagesSent), "still trains: {:?}", a.counts);
+        assert_eq!(a.count(Count::GsoBatchesRefused), 0, "{:?}", a.counts);
+        assert!(
+            2 * a.count(Count::DatagramsSent) > 3 * a.count(Count::MessagesSent),
+            "still GSO batches: {:?}",
+            a.counts
+        );
     });
 }
 
@@ -137,7 +141,7 @@ fn a_clamped_mss_needs_no_messages() {
     });
 }
 
-/// SO_NO_CHECK: a socket without checksums, which sends no trains (EINVAL).
+/// SO_NO_CHECK: a socket without checksums, which sends no GSO batches (EINVAL).
 fn set_no_check(host: &Host, on: bool) -> io::Result<()> {
     let script = format!("import socket; socket.socket(fileno=0).setsockopt(socket.SOL_SOCKET, 11, {})", u8::from(on));
     let socket = OwnedFd::from(host.socket.try_clone()?);
@@ -146,16 +150,16 @@ fn set_no_check(host: &Host, on: bool) -> io::Result<()> {
 }
 
 #[test]
-fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
+fn a_path_without_gso_batches_gets_datagrams_and_later_gso_batches_again() {
     // Most of the time is a wait: the loops wait at once.
     at_once_with_all_engines(Layout::default(), |hosts| {
         stream(hosts, 0, 5001, STREAM_BYTES);
         let [a, _] = hosts;
         if let Err(error) = set_no_check(a, true) {
-            return parshall_testkit::skip("a socket that sends no trains", &error.to_string());
+            return parshall_testkit::skip("a socket that sends no GSO batches", &error.to_string());
         }
         stream(hosts, 0, 5002, STREAM_BYTES);
-        let refused = a.count(Count::TrainsRefused);
+        let refused = a.count(Count::GsoBatchesRefused);
         assert!((1..=32).contains(&refused), "refused {refused} times: {:?}", a.counts);
         assert_eq!((a.drops(DropCause::SendFailed), a.drops(DropCause::SendBufferFull)), (0, 0), "{:?}", a.counts);
         set_no_check(a, false).unwrap();
@@ -164,8 +168,8 @@ fn a_path_without_trains_gets_datagrams_and_later_trains_again() {
         stream(hosts, 0, 5003, STREAM_BYTES);
         let [datagrams, messages] = [Count::DatagramsSent, Count::MessagesSent].map(|count| a.count(count));
         let (datagrams, messages) = (datagrams - before[0], messages - before[1]);
-        assert!(2 * datagrams > 3 * messages, "trains again: {datagrams} in {messages}, {:?}", a.counts);
-        assert_eq!(a.count(Count::TrainsRefused), refused);
+        assert!(2 * datagrams > 3 * messages, "GSO batches again: {datagrams} in {messages}, {:?}", a.counts);
+        assert_eq!(a.count(Count::GsoBatchesRefused), refused);
     });
 }
 
@@ -189,7 +193,7 @@ fn the_ring_works_however_it_is_tuned() {
     }
 }
 
-/// Datagrams that a program hands over at once stay together: in the TUN device, in the train and in the other device.
+/// Datagrams that a program hands over at once stay together: in the TUN device, in the GSO batch and in the other device.
 #[test]
 fn superframes_of_udp_stay_whole() {
     with_all_engines(Layout::default(), |hosts| {
@@ -217,7 +221,7 @@ fn superframes_of_udp_stay_whole() {
             return parshall_testkit::skip("superframes of UDP", "the TUN device has none before kernel 6.2");
         }
         assert_eq!(a.frames_read - before[0].frames_read, 1);
-        assert_eq!(a.trains_sent - before[0].trains_sent, 1);
+        assert_eq!(a.messages_sent - before[0].messages_sent, 1);
         assert!(b.frames_written - before[1].frames_written <= 2, "{b:?}");
     });
 }
@@ -227,16 +231,16 @@ fn superframes_of_udp_stay_whole() {
 fn bulk_that_is_too_fast_waits_in_the_fair_queue() {
     with_all_engines(Layout::default(), |hosts| {
         let [here, _there] = connected_udp_pair(hosts, 7000);
-        let mut trains = DatagramBatch::new(16);
+        let mut sender = DatagramBatch::new(16);
         for _ in 0..16 {
-            let slot = trains.take_slot().unwrap();
-            trains.begin(None, None, 0);
-            trains.attach(slot, 50 * 1200);
-            trains.end(1200);
+            let slot = sender.take_slot().unwrap();
+            sender.begin(None, None, 0);
+            sender.attach(slot, 50 * 1200);
+            sender.end(1200);
         }
         let until = Instant::now() + Duration::from_secs(20);
         while hosts[0].drops(DropCause::QueueFull) == 0 {
-            trains.transmit(here.as_fd(), 0).unwrap();
+            sender.transmit(here.as_fd(), 0).unwrap();
             assert!(Instant::now() < until, "{:?}", hosts[0].counts);
         }
     });
@@ -253,7 +257,7 @@ fn network_counter(host: &Host, file: &str, group: &str, name: &str) -> u64 {
 
 #[test]
 fn threads_keep_the_order() {
-    let layout = Layout { engine: Engine::Plain(4), ..Layout::default() };
+    let layout = Layout { engine: Engine::Syscall(4), ..Layout::default() };
     with_tunnels(layout, |hosts| {
         stream(hosts, 0, 5001, 4 * STREAM_BYTES);
         stream(hosts, 1, 5002, 4 * STREAM_BYTES);

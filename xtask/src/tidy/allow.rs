@@ -2,7 +2,8 @@
 //! is a complaint.
 
 /// An exception: `PATH LINES` for a file, `crates/NAME::circles MODULES` for the circles of imports in a crate,
-/// `crates/NAME::products IMPORTS` for imports between products in it.
+/// `crates/NAME/src/FOLDER::circle FILES` for files that import each other in a circle, `crates/NAME::products IMPORTS` for
+/// imports between products in it.
 #[derive(Debug)]
 struct Exception {
     what: String,

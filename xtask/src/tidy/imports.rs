@@ -1,7 +1,7 @@
-//! Reads which module imports which from the tokens of the sources, without test code.
+//! Reads which file imports which from the tokens of the sources, without test code.
 //!
-//! The nodes of a crate are its top-level modules, and its root file (`lib` or `main`) if that has code of its own. An item that
-//! the root re-exports belongs to the module that defines it.
+//! A node is the module of a file. What a file imports belongs to the file that defines it: re-exports are followed. A file that
+//! declares its children or re-exports what they define does not import them, unless it uses that itself.
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
@@ -9,91 +9,106 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The names that each name imports.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
+/// The path of a module from the crate's root.
+type Module = Vec<String>;
+
 /// The imports of a workspace.
 #[derive(Debug, Default)]
 pub struct Imports {
     /// Imports between crates, by the names of their directories.
     pub crates: Graph,
-    /// Imports between the top-level modules of each crate.
+    /// Imports between the top-level modules of each crate, and its root file if others import what it defines.
     pub modules: BTreeMap<String, Graph>,
+    /// Imports between the files of each crate, by their paths without extension (`a/b` for `a/b.rs` and `a/b/mod.rs`).
+    pub files: BTreeMap<String, Graph>,
 }
+
+/// The name of a root file's node.
+pub const ROOT: &str = "(root)";
 
 /// Reads all `crates/NAME/src/**.rs` of `files` (path and text). The error names a file that is not valid Rust.
 pub fn read(files: &[(String, String)]) -> Result<Imports, String> {
-    let mut sources: BTreeMap<String, Vec<Source>> = BTreeMap::new();
+    let mut sources: BTreeMap<String, Vec<(Module, Vec<TokenTree>)>> = BTreeMap::new();
     for (path, text) in files {
         let Some((name, below)) = path.strip_prefix("crates/").and_then(|p| p.split_once("/src/")) else { continue };
         let Some(module) = module_path(below) else { continue };
         let tokens: TokenStream = text.parse().map_err(|error| format!("{path}: {error}"))?;
-        sources.entry(name.to_owned()).or_default().push(Source { module, tokens: tokens.into_iter().collect() });
+        sources.entry(name.to_owned()).or_default().push((module, tokens.into_iter().collect()));
     }
     let names: BTreeSet<String> = sources.keys().cloned().collect();
     let mut imports = Imports::default();
     for (name, sources) in &sources {
-        let (modules, crates) = read_crate(sources, &names);
-        imports.crates.insert(name.clone(), crates.into_iter().filter(|other| other != name).collect());
-        imports.modules.insert(name.clone(), modules);
+        let files = read_crate(sources);
+        let used = files.0.values().flat_map(|file| &file.words).filter_map(|word| word.strip_prefix("parshall_"));
+        let crates = used.filter(|other| *other != name && names.contains(*other)).map(str::to_owned).collect();
+        imports.crates.insert(name.clone(), crates);
+        let graph = files.graph();
+        imports.modules.insert(name.clone(), top_level(&graph));
+        imports.files.insert(name.clone(), graph);
     }
     Ok(imports)
 }
 
-/// A file with the path of its module from the crate's root.
-struct Source {
-    module: Vec<String>,
-    tokens: Vec<TokenTree>,
-}
-
 /// The module path of a file: `[a, b]` for `a/b.rs` and `a/b/mod.rs`, `[]` for the root file. None if it is not a Rust file.
-fn module_path(below: &str) -> Option<Vec<String>> {
-    let mut parts: Vec<String> = below.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
+fn module_path(below: &str) -> Option<Module> {
+    let mut parts: Module = below.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
     if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
         parts.pop();
     }
     Some(parts)
 }
 
-fn read_crate(sources: &[Source], crates: &BTreeSet<String>) -> (Graph, BTreeSet<String>) {
-    let tests: Vec<Vec<String>> = sources.iter().flat_map(test_modules).collect();
-    let is_test = |module: &[String]| tests.iter().any(|test| module.starts_with(test));
-    let product = || sources.iter().filter(|source| !is_test(&source.module));
-    let top: BTreeSet<String> = product().filter_map(|source| source.module.first().cloned()).collect();
-    let reexports =
-        sources.iter().find(|s| s.module.is_empty()).map(|s| reexports(&s.tokens, &top)).unwrap_or_default();
-    let mut graph: Graph = top.iter().map(|name| (name.clone(), BTreeSet::new())).collect();
-    let mut others = BTreeSet::new();
-    for source in product() {
-        let is_root = source.module.is_empty();
-        let (modules, imported) = (BTreeSet::new(), BTreeSet::new());
-        let mut reader = Reader { crates, top: &top, reexports: &reexports, is_root, modules, others: imported };
-        reader.walk(&source.tokens, source.module.len());
-        let from = source.module.first().map_or(ROOT, String::as_str);
-        reader.modules.remove(from);
-        graph.entry(from.to_owned()).or_default().extend(reader.modules);
-        others.extend(reader.others);
+fn read_crate(sources: &[(Module, Vec<TokenTree>)]) -> Files {
+    let tests: Vec<Module> = sources.iter().flat_map(|(module, tokens)| test_modules(module, tokens)).collect();
+    let mut files = Files::default();
+    for (module, tokens) in sources.iter().filter(|(module, _)| !tests.iter().any(|test| module.starts_with(test))) {
+        files.0.entry(module.clone()).or_default().read(tokens, module);
+    }
+    files
+}
+
+/// The imports between top-level modules that these imports between files amount to.
+fn top_level(files: &Graph) -> Graph {
+    let top = |file: &String| file.split('/').next().unwrap_or_default().to_owned();
+    let mut graph = Graph::new();
+    for (from, to) in files {
+        let imported = to.iter().map(top).filter(|name| *name != top(from));
+        graph.entry(top(from)).or_default().extend(imported);
     }
     // A root from which no module imports only declares the modules.
     if !graph.values().any(|imported| imported.contains(ROOT)) {
         graph.remove(ROOT);
     }
-    (graph, others)
+    graph
 }
 
-/// The name of a root file's node.
-pub const ROOT: &str = "(root)";
-
-/// Collects the imports of one file.
-struct Reader<'a> {
-    crates: &'a BTreeSet<String>,
-    top: &'a BTreeSet<String>,
-    reexports: &'a BTreeMap<String, String>,
-    is_root: bool,
-    modules: BTreeSet<String>,
-    others: BTreeSet<String>,
+/// A path of a file's code, with the module that it is in: the file's own, or an inline one below it.
+struct Path {
+    module: Module,
+    segments: Vec<String>,
 }
 
-impl Reader<'_> {
-    /// `depth` is the number of modules that enclose these tokens.
-    fn walk(&mut self, tokens: &[TokenTree], depth: usize) {
+/// An item or module that a `use` brings into a file.
+struct Use {
+    path: Path,
+    /// None for a glob.
+    name: Option<String>,
+    is_public: bool,
+}
+
+/// The names in the code of a file.
+#[derive(Default)]
+struct File {
+    uses: Vec<Use>,
+    paths: Vec<Path>,
+    /// The items and inline modules that it defines.
+    defines: BTreeSet<String>,
+    /// The identifiers that may be uses of an item, and the crates of this workspace that are imported.
+    words: BTreeSet<String>,
+}
+
+impl File {
+    fn read(&mut self, tokens: &[TokenTree], module: &[String]) {
         let mut i = 0;
         while i < tokens.len() {
             if let Some(end) = end_of_test_item(tokens, i) {
@@ -103,104 +118,206 @@ impl Reader<'_> {
             match &tokens[i] {
                 TokenTree::Group(group) => {
                     let is_module = i >= 2 && word(tokens, i - 2).as_deref() == Some("mod");
+                    let name = word(tokens, i - usize::from(is_module)).filter(|_| is_module);
                     let inner: Vec<TokenTree> = group.stream().into_iter().collect();
-                    self.walk(&inner, depth + usize::from(is_module));
+                    self.read(&inner, &module.iter().cloned().chain(name).collect::<Module>());
                 }
-                TokenTree::Ident(ident) => self.word(&ident.to_string(), tokens, i, depth),
+                TokenTree::Ident(ident) if ident == "use" && !is_punct(tokens, i + 1, '<') => {
+                    let end = (i..tokens.len()).find(|at| is_punct(tokens, *at, ';')).unwrap_or(tokens.len());
+                    let is_public = i > 0 && is_visibility(tokens, i - 1);
+                    self.read_use(&tokens[i + 1..end], module, &[], is_public);
+                    i = end;
+                }
+                TokenTree::Ident(ident) => self.read_word(&ident.to_string(), tokens, i, module),
                 _ => {}
             }
             i += 1;
         }
     }
 
-    fn word(&mut self, word: &str, tokens: &[TokenTree], at: usize, depth: usize) {
+    fn read_word(&mut self, first: &str, tokens: &[TokenTree], at: usize, module: &[String]) {
+        const ITEMS: [&str; 9] = ["const", "enum", "fn", "mod", "static", "struct", "trait", "type", "union"];
+        // Methods and the names of what is defined here are no uses of items with the same name.
+        if !(at > 0
+            && (is_punct(tokens, at - 1, '.') || word(tokens, at - 1).is_some_and(|w| ITEMS.contains(&w.as_str()))))
+        {
+            self.words.insert(first.to_owned());
+        }
+        if let Some(name) = word(tokens, at + 1).filter(|_| ITEMS.contains(&first)) {
+            self.defines.insert(name);
+        }
         let begins_path = !(at >= 2 && is_separator(tokens, at - 2));
-        if let Some(name) = word.strip_prefix("parshall_").filter(|name| self.crates.contains(*name)) {
-            self.others.insert(name.to_owned());
-        }
-        if !begins_path || !is_separator(tokens, at + 1) {
-            return;
-        }
-        match word {
-            "crate" => self.path_from_root(tokens, at + 3),
-            "self" if self.is_root && depth == 0 => self.path_from_root(tokens, at + 3),
-            "super" => {
-                let ups = (0..).take_while(|n| self::word(tokens, at + 3 * n).as_deref() == Some("super")).count();
-                if ups == depth {
-                    self.path_from_root(tokens, at + 3 * ups);
-                }
-            }
-            name if self.is_root && depth == 0 && self.top.contains(name) => {
-                self.modules.insert(name.to_owned());
-            }
-            _ => {}
+        if begins_path && is_separator(tokens, at + 1) {
+            let segments = segments(&tokens[at..]);
+            self.paths.push(Path { module: module.to_vec(), segments });
         }
     }
 
-    /// Reads the tokens after `crate::`: a name, or several in braces.
-    fn path_from_root(&mut self, tokens: &[TokenTree], at: usize) {
-        match tokens.get(at) {
-            Some(TokenTree::Ident(name)) => self.import(&name.to_string()),
-            Some(TokenTree::Group(group)) => {
-                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
-                for part in inner.split(is_comma) {
-                    if let Some(name) = word(part, 0) {
-                        self.import(&name);
-                    }
-                }
+    /// Reads what is imported below the path `above`: a path, or several in braces.
+    fn read_use(&mut self, tokens: &[TokenTree], module: &[String], above: &[String], is_public: bool) {
+        for part in tokens.split(is_comma).filter(|part| !part.is_empty()) {
+            let mut path: Vec<String> = above.iter().cloned().chain(segments(part)).collect();
+            self.words.extend(path.first().filter(|name| name.starts_with("parshall_")).cloned());
+            if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
+                path.pop();
             }
-            _ => self.import(ROOT),
+            let name = match part {
+                [.., TokenTree::Group(group)] => {
+                    let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                    self.read_use(&inner, module, &path, is_public);
+                    continue;
+                }
+                [.., TokenTree::Punct(_)] => None,
+                [.., TokenTree::Ident(name)] if name == "self" => path.last().cloned(),
+                [.., TokenTree::Ident(name)] => Some(name.to_string()),
+                _ => continue,
+            };
+            self.uses.push(Use { path: Path { module: module.to_vec(), segments: path }, name, is_public });
         }
     }
 
-    fn import(&mut self, name: &str) {
-        let module = match self.top.contains(name) {
-            true => name,
-            false => self.reexports.get(name).map_or(ROOT, String::as_str),
-        };
-        self.modules.insert(module.to_owned());
+    /// The import that brings a name into this file.
+    fn import(&self, name: &str) -> Option<&Use> {
+        self.uses.iter().find(|import| import.name.as_deref() == Some(name))
     }
 }
 
-/// The names that the root file re-exports, with the top-level module of each.
-fn reexports(tokens: &[TokenTree], top: &BTreeSet<String>) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    for item in tokens.split(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ';')) {
-        let Some(begin) = (0..item.len()).find(|i| word(item, *i).as_deref() == Some("use")) else { continue };
-        let path: Vec<TokenTree> = item[begin + 1..].to_vec();
-        let first = (0..path.len()).filter_map(|i| word(&path, i)).find(|name| name != "crate" && name != "self");
-        if let Some(module) = first.filter(|name| top.contains(name)) {
-            let mut names = Vec::new();
-            leaves(&path, &mut names);
-            found.extend(names.into_iter().map(|name| (name, module.clone())));
+/// The files of a crate, by their modules.
+#[derive(Default)]
+struct Files(BTreeMap<Module, File>);
+
+/// The target of a path.
+struct Target {
+    /// The module of the file that defines it.
+    file: Module,
+    /// It is a module, not an item of one.
+    is_module: bool,
+}
+
+impl Files {
+    fn graph(&self) -> Graph {
+        self.0.iter().map(|(module, file)| (node(module), self.imports(module, file))).collect()
+    }
+
+    /// The nodes that a file imports.
+    fn imports(&self, module: &Module, file: &File) -> BTreeSet<String> {
+        let mut imported = BTreeSet::new();
+        for import in &file.uses {
+            let Some(target) = self.resolve(&import.path, 0) else { continue };
+            let is_child = target.file.len() > module.len() && target.file.starts_with(module);
+            let is_needed = match &import.name {
+                Some(name) if import.is_public && is_child => file.words.contains(name),
+                // Only the paths that begin with the module's name say what is imported from it.
+                Some(_) => !target.is_module,
+                None => !(import.is_public && is_child && self.0[&target.file].defines.is_disjoint(&file.words)),
+            };
+            imported.extend(is_needed.then(|| node(&target.file)));
+        }
+        for target in file.paths.iter().filter_map(|path| self.resolve(path, 0)) {
+            imported.extend((!target.is_module).then(|| node(&target.file)));
+        }
+        imported.remove(&node(module));
+        imported
+    }
+
+    /// None for what is in no file of this crate. `depth` counts the imports that were followed, which may go round.
+    fn resolve(&self, path: &Path, depth: usize) -> Option<Target> {
+        let mut at = path.module.clone();
+        let mut rest = &path.segments[..];
+        match rest.first()?.as_str() {
+            "crate" => at.clear(),
+            "self" => {}
+            "super" => {
+                let ups = rest.iter().take_while(|segment| *segment == "super").count();
+                at.truncate(at.len().checked_sub(ups)?);
+                rest = &rest[ups - 1..];
+            }
+            name => {
+                let here = self.0.get(&at)?;
+                let is_child = self.0.contains_key(&below(&at, name));
+                if !is_child && here.import(name).is_none_or(|import| import.path.segments == path.segments) {
+                    return None;
+                }
+                return self.follow(at, rest, depth);
+            }
+        }
+        self.follow(at, &rest[1..], depth)
+    }
+
+    /// Goes from the module `at` along segments, through imports and re-exports.
+    fn follow(&self, mut at: Module, segments: &[String], depth: usize) -> Option<Target> {
+        const DEPTH_MAX: usize = 16;
+        for (n, name) in segments.iter().enumerate() {
+            let child = below(&at, name);
+            if self.0.contains_key(&child) {
+                at = child;
+                continue;
+            }
+            if let Some(file) = self.0.get(&at).filter(|file| depth < DEPTH_MAX && !file.defines.contains(name)) {
+                let rest = &segments[n + 1..];
+                let lead = |import: &Use, more: &[String]| Path {
+                    module: import.path.module.clone(),
+                    segments: [&import.path.segments, more].concat(),
+                };
+                if let Some(import) = file.import(name) {
+                    return self.resolve(&lead(import, rest), depth + 1);
+                }
+                let globs = file.uses.iter().filter(|import| import.name.is_none());
+                let mut targets = globs.filter_map(|glob| self.resolve(&glob.path, depth + 1));
+                if let Some(target) = targets.find(|target| self.has(&target.file, name)) {
+                    return self.follow(target.file, &segments[n..], depth + 1);
+                }
+            }
+            return Some(Target { file: self.file_of(at), is_module: false });
+        }
+        Some(Target { file: self.file_of(at), is_module: true })
+    }
+
+    fn has(&self, module: &Module, name: &str) -> bool {
+        let file = &self.0[module];
+        file.defines.contains(name) || file.import(name).is_some() || self.0.contains_key(&below(module, name))
+    }
+
+    /// The module of the file that holds a module, which may be an inline one.
+    fn file_of(&self, mut module: Module) -> Module {
+        while !module.is_empty() && !self.0.contains_key(&module) {
+            module.pop();
+        }
+        module
+    }
+}
+
+fn node(module: &[String]) -> String {
+    if module.is_empty() { ROOT.to_owned() } else { module.join("/") }
+}
+
+fn below(module: &[String], name: &str) -> Module {
+    module.iter().map(String::as_str).chain([name]).map(str::to_owned).collect()
+}
+
+/// The segments of the path that these tokens begin with.
+fn segments(tokens: &[TokenTree]) -> Vec<String> {
+    let mut found = Vec::new();
+    while let Some(name) = word(tokens, 3 * found.len()) {
+        let at = 3 * found.len();
+        found.push(name);
+        if !is_separator(tokens, at + 1) {
+            break;
         }
     }
     found
 }
 
-/// The last segments of the paths of a `use`.
-fn leaves(path: &[TokenTree], names: &mut Vec<String>) {
-    for part in path.split(is_comma) {
-        match part.last() {
-            Some(TokenTree::Ident(name)) => names.push(name.to_string()),
-            Some(TokenTree::Group(group)) => leaves(&group.stream().into_iter().collect::<Vec<_>>(), names),
-            _ => {}
-        }
-    }
-}
-
 /// The modules that exist only in tests, by their path from the crate's root.
-fn test_modules(source: &Source) -> Vec<Vec<String>> {
-    let tokens = &source.tokens;
+fn test_modules(module: &Module, tokens: &[TokenTree]) -> Vec<Module> {
     let mut found = Vec::new();
     if is_test_attribute(tokens, 0, true) {
-        found.push(source.module.clone());
+        found.push(module.clone());
     }
     for i in 0..tokens.len() {
         let Some(end) = end_of_test_item(tokens, i) else { continue };
         if let Some(at) = (i..end).find(|at| word(tokens, *at).as_deref() == Some("mod")) {
-            let name = word(tokens, at + 1).unwrap_or_default();
-            found.push(source.module.iter().cloned().chain([name]).collect());
+            found.push(below(module, &word(tokens, at + 1).unwrap_or_default()));
         }
     }
     found
@@ -222,8 +339,7 @@ fn end_of_test_item(tokens: &[TokenTree], i: usize) -> Option<usize> {
 
 /// Whether the tokens at `i` are `#[cfg(.. test ..)]`, or `#![cfg(.. test ..)]` if `inner`.
 fn is_test_attribute(tokens: &[TokenTree], i: usize, inner: bool) -> bool {
-    let punct = |at: usize, c: char| matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == c);
-    if !punct(i, '#') || (inner && !punct(i + 1, '!')) {
+    if !is_punct(tokens, i, '#') || (inner && !is_punct(tokens, i + 1, '!')) {
         return false;
     }
     match tokens.get(i + 1 + usize::from(inner)) {
@@ -246,8 +362,17 @@ fn word(tokens: &[TokenTree], at: usize) -> Option<String> {
 
 /// Whether the tokens at `at` are `::`.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
-    let colon = |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == ':');
-    colon(at) && colon(at + 1)
+    is_punct(tokens, at, ':') && is_punct(tokens, at + 1, ':')
+}
+
+/// Whether the token at `at` ends a `pub`, `pub(crate)` and the like.
+fn is_visibility(tokens: &[TokenTree], at: usize) -> bool {
+    let is_pub = |at: usize| word(tokens, at).as_deref() == Some("pub");
+    is_pub(at) || (at > 0 && matches!(tokens[at], TokenTree::Group(_)) && is_pub(at - 1))
+}
+
+fn is_punct(tokens: &[TokenTree], at: usize, c: char) -> bool {
+    matches!(tokens.get(at), Some(TokenTree::Punct(p)) if p.as_char() == c)
 }
 
 fn is_comma(token: &TokenTree) -> bool {
@@ -258,10 +383,21 @@ fn is_comma(token: &TokenTree) -> bool {
 mod tests {
     use super::*;
 
-    fn modules(files: &[(&str, &str)]) -> Vec<String> {
-        let files: Vec<_> = files.iter().map(|(p, t)| (format!("crates/x/src/{p}"), (*t).to_owned())).collect();
-        let graph = read(&files).expect("Rust").modules.remove("x").expect("the crate");
+    fn edges(graph: Graph) -> Vec<String> {
         graph.iter().flat_map(|(from, to)| to.iter().map(move |to| format!("{from}>{to}"))).collect()
+    }
+
+    fn imports(files: &[(&str, &str)]) -> Imports {
+        let files: Vec<_> = files.iter().map(|(p, t)| (format!("crates/x/src/{p}"), (*t).to_owned())).collect();
+        read(&files).expect("Rust")
+    }
+
+    fn modules(files: &[(&str, &str)]) -> Vec<String> {
+        edges(imports(files).modules.remove("x").expect("the crate"))
+    }
+
+    fn files(files: &[(&str, &str)]) -> Vec<String> {
+        edges(imports(files).files.remove("x").expect("the crate"))
     }
 
     #[test]
@@ -271,13 +407,43 @@ mod tests {
         let leaf = |name| (name, "");
         let of_a = |text| modules(&[lib, ("a.rs", text), leaf("b.rs"), leaf("c.rs"), leaf("d.rs")]);
         assert_eq!(of_a("use crate::b::X;"), ["a>b"]);
-        assert_eq!(of_a("use crate::{b::{Y, Z}, d};"), ["a>b", "a>d"]);
+        assert_eq!(of_a("use crate::{b::{Y, Z}, d::W};"), ["a>b", "a>d"]);
         assert_eq!(of_a("fn f() { vec![crate::d::g()]; }"), ["a>d"]);
-        assert_eq!(of_a("use super::b; use super::super::c;"), ["a>b"]);
+        assert_eq!(of_a("use super::b::X; use super::super::c;"), ["a>b"]);
+        assert_eq!(of_a("use super::b; fn f() { b::g(); }"), ["a>b"]);
         assert_eq!(of_a("use crate::{Deep, F};"), ["a>c"]);
         assert_eq!(of_a("use crate::a::inner; use std::b::X; const S: &str = \"crate::b\"; // crate::c"), [""; 0]);
         assert_eq!(of_a("#[arg(parser = crate::b::parse)] struct A;"), ["a>b"]);
         assert_eq!(of_a("mod inner { use super::super::d::X; use super::b; }"), ["a>d"]);
+    }
+
+    #[test]
+    fn files_import_what_they_use_of_each_other() {
+        let child =
+            |text| [("lib.rs", "mod a;"), ("a/b.rs", ""), ("a/mod.rs", "mod b; mod c; struct X;"), ("a/c.rs", text)];
+        assert_eq!(files(&child("use super::X;")), ["a/c>a"]);
+        assert_eq!(files(&child("use super::b::Y;")), ["a/c>a/b"]);
+        assert_eq!(files(&child("use super::{b, b::Y as Z, X}; fn f() { b::g(); }")), ["a/c>a", "a/c>a/b"]);
+        assert_eq!(files(&child("use super::*;")), ["a/c>a"]);
+        let parent = |text| files(&[("a/mod.rs", text), ("a/b.rs", "")]);
+        assert_eq!(parent("mod b; pub use b::X; pub use b::*; impl Y for u8 {}"), [""; 0]);
+        assert_eq!(parent("mod b; pub use b::b; fn f() { self.b() }"), [""; 0]);
+        assert_eq!(parent("mod b; use b::X;"), ["a>a/b"]);
+        assert_eq!(parent("mod b; fn f() { b::g(); }"), ["a>a/b"]);
+        assert_eq!(parent("mod b; pub(crate) use self::b::{W, X}; fn f(_: X) {}"), ["a>a/b"]);
+    }
+
+    #[test]
+    fn imports_are_followed_to_the_file_that_defines() {
+        let a = ("a/mod.rs", "mod b; mod c; pub use b::X; use crate::d::Y; pub use c::*;");
+        let of =
+            |text| files(&[("lib.rs", ""), a, ("a/b.rs", ""), ("a/c.rs", "struct Z;"), ("d.rs", ""), ("e.rs", text)]);
+        let expect = |to: &str| vec!["a>d".to_owned(), format!("e>{to}")];
+        assert_eq!(of("use crate::a::X;"), expect("a/b"));
+        assert_eq!(of("use crate::a::Y;"), expect("d"));
+        assert_eq!(of("use crate::a::Z;"), expect("a/c"));
+        assert_eq!(of("use crate::a; fn f() { a::X::g(); }"), expect("a/b"));
+        assert_eq!(of("use crate::a::W;"), expect("a"));
     }
 
     #[test]

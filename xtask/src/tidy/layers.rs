@@ -1,5 +1,5 @@
-//! Checks that imports have no circle and do not cross products, and draws the layers of modules in ARCHITECTURE.md.
-use std::collections::BTreeSet;
+//! Checks that imports between modules and between files have no circle and do not cross products, and draws the layers of modules in ARCHITECTURE.md.
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::allow::Allowed;
@@ -26,6 +26,13 @@ pub fn check(imports: &Imports, allowed: &mut Allowed, complaints: &mut Vec<Stri
         if modules > 0 && !allowed.permits(&format!("crates/{name}::circles"), modules) {
             for circle in circles {
                 complaints.push(format!("crates/{name}: modules import each other in a circle: {}", list(&circle)));
+            }
+        }
+    }
+    for (name, graph) in &imports.files {
+        for circle in circles(graph) {
+            if !allowed.permits(&format!("crates/{name}/src/{}::circle", folder(&circle)), circle.len()) {
+                complaints.push(format!("crates/{name}: files import each other in a circle: {}", list(&circle)));
             }
         }
     }
@@ -116,16 +123,11 @@ fn layers(graph: &Graph) -> Vec<BTreeSet<String>> {
 
 /// The sets of names that import each other, directly or not.
 fn circles(graph: &Graph) -> Vec<BTreeSet<String>> {
+    let reached: BTreeMap<&String, BTreeSet<String>> = graph.keys().map(|name| (name, reached(graph, name))).collect();
     let mut found: Vec<BTreeSet<String>> = Vec::new();
-    for name in graph.keys() {
-        if found.iter().any(|circle| circle.contains(name)) {
-            continue;
-        }
-        let reached = reached(graph, name);
-        let circle: BTreeSet<String> =
-            reached.iter().filter(|other| self::reached(graph, other).contains(name)).cloned().collect();
-        if !circle.is_empty() {
-            found.push(circle);
+    for (name, all) in &reached {
+        if all.contains(*name) && !found.iter().any(|circle| circle.contains(*name)) {
+            found.push(all.iter().filter(|other| reached[other].contains(*name)).cloned().collect());
         }
     }
     found
@@ -141,6 +143,17 @@ fn reached(graph: &Graph, from: &str) -> BTreeSet<String> {
         }
     }
     reached
+}
+
+/// The path that all of these files begin with.
+fn folder(files: &BTreeSet<String>) -> String {
+    let mut common: Option<Vec<&str>> = None;
+    for file in files {
+        let parts: Vec<&str> = file.split('/').collect();
+        let before = common.unwrap_or_else(|| parts.clone());
+        common = Some(before.iter().zip(&parts).take_while(|(a, b)| a == b).map(|(a, _)| *a).collect());
+    }
+    common.unwrap_or_default().join("/")
 }
 
 fn list(names: &BTreeSet<String>) -> String {
@@ -176,6 +189,16 @@ mod tests {
         assert!(complaints(&bad, "crates/x::circles 3").is_empty());
         assert_eq!(complaints(&bad, "crates/x::circles 2").len(), 1);
         assert!(complaints(&imports("x", &[("a", &["b"]), ("b", &[])]), "").is_empty());
+    }
+
+    #[test]
+    fn circles_of_files_are_complained_about_by_their_folder() {
+        let mut bad = imports("x", &[]);
+        bad.files.insert("x".to_owned(), graph(&[("a/b", &["a/c"]), ("a/c", &["a/b", "d"]), ("d", &[])]));
+        assert_eq!(complaints(&bad, ""), ["crates/x: files import each other in a circle: a/b, a/c"]);
+        assert!(complaints(&bad, "crates/x/src/a::circle 2").is_empty());
+        assert_eq!(complaints(&bad, "crates/x/src/a::circle 1").len(), 1);
+        assert_eq!(complaints(&bad, "crates/x/src/a/b::circle 2").len(), 1);
     }
 
     #[test]

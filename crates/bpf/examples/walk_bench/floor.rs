@@ -1,4 +1,4 @@
-//! What the memory of a dump costs, with native loads and nothing else, of as many objects of the size of a TCP socket: in the
+//! Measures the cost of the memory of a dump, with native loads and nothing else, of as many objects of the size of a TCP socket: in the
 //! order of the memory, which is what the walk does, and in random order, which is that of the kernel's hash table.
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! What a dump by the walk costs: makes connections over loopback in several processes and reports the CPU time per socket
+//! Measures the cost of a dump by the walk: makes connections over loopback in several processes and reports the CPU time per socket
 //! and dump of each set of groups. Run it as root: `walk_bench [CONNECTIONS [DUMPS [SET [copies]]]]`; with `copies` as kernels before 6.2 do. With 0 connections it reads
 //! those that are there. `walk_bench floor OBJECTS PASSES` tells what reading as much memory costs natively.
 #![allow(clippy::unwrap_used)] // A panic is the report.
@@ -47,7 +47,7 @@ fn main() {
     drop(holders);
 }
 
-/// What `ss -tinm` shows.
+/// The fields that `ss -tinm` shows.
 fn shown_by_ss() -> Groups {
     use Group::{Congestion, Cwnd, Ecn, Limits, Loss, Memory, Options, Queues, Rate, Rtt, Times, Traffic, Window};
     Groups::of([Queues, Rtt, Cwnd, Loss, Traffic, Times, Limits, Window, Rate, Ecn, Memory, Congestion, Options])

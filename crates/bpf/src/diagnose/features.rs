@@ -1,10 +1,10 @@
-//! What each program of the btf object needs of the kernel, which other program replaces it where the kernel lacks that, and what
-//! is lost where none does. This is the only list of these; which programs to load follows from it.
+//! Requirements of each program of the btf object: what it needs of the kernel, which other program replaces it where the kernel lacks that,
+//! and which observation is lost where none does. This is the only list of these; which programs to load follows from it.
 //!
 //! Features that the programs find by themselves when they are loaded (fields and types that come and go) are beside their use in C:
 //! `kernel.h` names the versions.
 
-/// What a program is attached to.
+/// The hook that a program is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// A typed tracepoint.
@@ -42,7 +42,7 @@ impl Hook {
 pub struct Program {
     /// Its name in the object.
     pub name: &'static str,
-    /// What it is attached to.
+    #[allow(missing_docs)]
     pub hook: Hook,
     /// The first version of Linux that has the hook.
     pub since: &'static str,
@@ -50,10 +50,10 @@ pub struct Program {
 
 /// Something to observe, by the first of its programs that the kernel takes.
 #[derive(Debug)]
-pub struct Sight {
+pub struct Observation {
     /// The programs, the best first.
     pub programs: &'static [Program],
-    /// What is not observed without it, a sentence.
+    /// The observation that is lost without it, a sentence.
     pub lost: &'static str,
     /// Without it time would be put to the wrong account, so there is no rung `btf`.
     pub essential: bool,
@@ -69,12 +69,12 @@ const fn iterator(name: &'static str, over: &'static str, since: &'static str) -
     Program { name, hook: Hook::Iterator(over), since }
 }
 
-const fn essential(programs: &'static [Program], lost: &'static str) -> Sight {
-    Sight { programs, lost, essential: true, causes: &[] }
+const fn essential(programs: &'static [Program], lost: &'static str) -> Observation {
+    Observation { programs, lost, essential: true, causes: &[] }
 }
 
-const fn detail(programs: &'static [Program], lost: &'static str, causes: &'static [&'static str]) -> Sight {
-    Sight { programs, lost, essential: false, causes }
+const fn detail(programs: &'static [Program], lost: &'static str, causes: &'static [&'static str]) -> Observation {
+    Observation { programs, lost, essential: false, causes }
 }
 
 const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
@@ -85,7 +85,7 @@ const fn exit(name: &'static str, function: &'static str) -> Program {
 }
 
 /// All that the btf object observes.
-pub const SIGHTS: &[Sight] = &[
+pub const OBSERVATIONS: &[Observation] = &[
     essential(&[tracepoint("on_switch", "sched_switch", "5.5")], "when threads leave the CPU is not seen"),
     essential(&[tracepoint("on_waking", "sched_waking", "5.5")], "what wakes threads is not seen"),
     essential(&[tracepoint("on_segment", "tcp_probe", "5.5")], "the arrival of data and ACKs is not seen"),
@@ -178,9 +178,9 @@ pub struct Refused {
 /// Something that is not observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What was refused, the best program first.
+    /// Programs that were refused, the best one first.
     pub refused: Vec<Refused>,
-    /// What is not observed, a sentence.
+    /// The observation that is lost, a sentence.
     pub lost: &'static str,
     /// There is no rung `btf` without it.
     pub essential: bool,
@@ -195,10 +195,10 @@ impl std::fmt::Display for Missing {
     }
 }
 
-/// The programs to load where those of `refused` cannot be: of each sight the first that is left.
+/// The programs to load where those of `refused` cannot be: of each observation the first that is left.
 pub fn chosen(refused: &[Refused]) -> Vec<Program> {
     let mut chosen: Vec<Program> = Vec::new();
-    for program in SIGHTS.iter().filter_map(|sight| first_left(sight, refused)) {
+    for program in OBSERVATIONS.iter().filter_map(|observation| first_left(observation, refused)) {
         if !chosen.contains(&program) {
             chosen.push(program);
         }
@@ -206,20 +206,21 @@ pub fn chosen(refused: &[Refused]) -> Vec<Program> {
     chosen
 }
 
-/// What the programs `loaded` but for those of `refused` do not observe.
+/// Observations that are lost with the programs `loaded` but for those of `refused`.
 pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
     let is_refused = |program: &Program| refused.iter().any(|one| one.program == program.name);
-    let is_had = |sight: &&Sight| sight.programs.iter().any(|one| loaded.contains(one) && !is_refused(one));
-    let lost = SIGHTS.iter().filter(|sight| !is_had(sight));
-    let reasons = |sight: &Sight| {
+    let is_had =
+        |observation: &&Observation| observation.programs.iter().any(|one| loaded.contains(one) && !is_refused(one));
+    let lost = OBSERVATIONS.iter().filter(|observation| !is_had(observation));
+    let reasons = |observation: &Observation| {
         let of = |program: &Program| refused.iter().find(|one| one.program == program.name).cloned();
-        sight.programs.iter().filter_map(of).collect()
+        observation.programs.iter().filter_map(of).collect()
     };
-    let missing = lost.map(|sight| Missing {
-        refused: reasons(sight),
-        lost: sight.lost,
-        essential: sight.essential,
-        causes: sight.causes,
+    let missing = lost.map(|observation| Missing {
+        refused: reasons(observation),
+        lost: observation.lost,
+        essential: observation.essential,
+        causes: observation.causes,
     });
     missing.collect()
 }
@@ -227,9 +228,9 @@ pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
 /// The programs of `loaded` that are in the place of better ones, each with the reason.
 pub fn replaced(loaded: &[Program], refused: &[Refused]) -> Vec<String> {
     let mut replaced = Vec::new();
-    for sight in SIGHTS {
-        let Some(used) = sight.programs.iter().find(|program| loaded.contains(program)) else { continue };
-        let better = sight.programs.iter().take_while(|program| *program != used);
+    for observation in OBSERVATIONS {
+        let Some(used) = observation.programs.iter().find(|program| loaded.contains(program)) else { continue };
+        let better = observation.programs.iter().take_while(|program| *program != used);
         for one in better.filter_map(|program| refused.iter().find(|one| one.program == program.name)) {
             replaced.push(format!("{} in place of {} ({})", used.name, one.program, one.reason));
         }
@@ -244,22 +245,23 @@ pub fn best_programs() -> Vec<&'static str> {
 
 /// Programs that are loaded where the kernel refuses a better one, each with the best one in whose place it is.
 pub fn stand_ins() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let of =
-        |sight: &'static Sight| sight.programs.iter().skip(1).map(|program| (program.name, sight.programs[0].name));
-    SIGHTS.iter().flat_map(of)
+    let of = |observation: &'static Observation| {
+        observation.programs.iter().skip(1).map(|program| (program.name, observation.programs[0].name))
+    };
+    OBSERVATIONS.iter().flat_map(of)
 }
 
 /// All tracepoints that the list names.
 pub fn tracepoints() -> impl Iterator<Item = (&'static str, &'static str)> {
-    SIGHTS.iter().flat_map(|sight| sight.programs).filter_map(|program| match program.hook {
+    OBSERVATIONS.iter().flat_map(|observation| observation.programs).filter_map(|program| match program.hook {
         Hook::Tracepoint(name) => Some((program.name, name)),
         _ => None,
     })
 }
 
-fn first_left(sight: &Sight, refused: &[Refused]) -> Option<Program> {
+fn first_left(observation: &Observation, refused: &[Refused]) -> Option<Program> {
     let left = |program: &&Program| !refused.iter().any(|one| one.program == program.name);
-    sight.programs.iter().find(left).copied()
+    observation.programs.iter().find(left).copied()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, Object, ProgramMut, RingBuffer, RingBufferBuilder};
 
+use super::counter::Counter;
 use super::record::{self, Event};
 use super::sample;
 use super::syscall::{SysKey, SysValue};
@@ -17,7 +18,7 @@ use super::thread::{OffKey, OffValue};
 use crate::bytes;
 use crate::clock::monotonic_ns;
 
-/// Sums over all CPUs of the map `counters` (`enum counter` of shared.bpf.h).
+/// Sums over all CPUs of the map `counters` ([`Counter`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -29,7 +30,7 @@ pub struct Counters {
     pub untracked_flows: u64,
     /// The intervals off the CPU among them that had no cell, because the map of cells was full.
     pub untracked_cells: u64,
-    /// What happened to connections, by their ports; the probes for BTF count by process instead (`net`).
+    /// Events of connections, by their ports; the probes for BTF count by process instead (`net`).
     pub retransmits: u64,
     pub resets_sent: u64,
     pub resets_received: u64,
@@ -44,7 +45,7 @@ pub trait Programs {
     fn attach_always(&self) -> Result<Vec<Link>, Self::Error>;
     /// Attaches the programs that run for every event, and are attached only during slices.
     fn attach_slice(&self) -> Result<Vec<Link>, Self::Error>;
-    /// What is not observed on this kernel, one sentence each.
+    /// Observations that this kernel does not allow, one sentence each.
     fn missing(&self) -> Vec<String>;
     #[allow(missing_docs)]
     fn object(&self) -> &Object;
@@ -129,7 +130,7 @@ impl<P: Programs> Loaded<P> {
         Ok(Self { slice_links, sample_links, always_links, stats: None, inbox, programs })
     }
 
-    /// What is not observed on this kernel, one sentence each.
+    /// Observations that this kernel does not allow, one sentence each.
     pub fn missing(&self) -> Vec<String> {
         self.programs.missing()
     }
@@ -279,21 +280,21 @@ impl Inbox {
 }
 
 fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
-    let sum = |index: u32| -> u64 {
-        let values = map.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY);
+    let sum = |counter: Counter| -> u64 {
+        let values = map.lookup_percpu(&(counter as u32).to_ne_bytes(), MapFlags::ANY);
         let per_cpu = values.ok().flatten().unwrap_or_default();
         per_cpu.iter().filter_map(|v| bytes::read::<u64>(v)).sum()
     };
     Counters {
-        events: sum(0),
-        lost: sum(1) + undecoded,
-        untracked: sum(2) + sum(7) + sum(8),
-        untracked_flows: sum(7),
-        untracked_cells: sum(8),
-        retransmits: sum(3),
-        resets_sent: sum(4),
-        resets_received: sum(5),
-        delack_timers: sum(6),
+        events: sum(Counter::Events),
+        lost: sum(Counter::Lost) + undecoded,
+        untracked: sum(Counter::Untracked) + sum(Counter::UntrackedFlows) + sum(Counter::UntrackedCells),
+        untracked_flows: sum(Counter::UntrackedFlows),
+        untracked_cells: sum(Counter::UntrackedCells),
+        retransmits: sum(Counter::Retransmits),
+        resets_sent: sum(Counter::ResetsSent),
+        resets_received: sum(Counter::ResetsReceived),
+        delack_timers: sum(Counter::DelackTimers),
     }
 }
 

@@ -5,6 +5,7 @@
 //! (`loaded.rs`) owns what it attaches and detaches it when it is dropped. Records are decoded into the types of
 //! `parshall-evidence`. Nothing is judged here.
 pub mod classic;
+pub mod counter;
 pub mod features;
 pub mod flow;
 pub mod lifecycle;
@@ -12,6 +13,7 @@ mod loaded;
 pub mod net;
 pub mod probes;
 pub mod record;
+pub mod record_head;
 pub mod sample;
 pub mod signal;
 pub mod syscall;

@@ -22,7 +22,7 @@ use super::thread::ThreadDump;
 use crate::bytes::read;
 use crate::kernel_release;
 use crate::kernel_types::{self, KernelTypes};
-use crate::load::{listening, reason, unsignalled};
+use crate::load::{reason, unsignalled, with_messages};
 
 /// From this version on a program can be attached to a function again; before, the second time is ENOENT.
 const ATTACHES_AGAIN: (u32, u32) = (5, 13);
@@ -45,7 +45,7 @@ thread_local! {
     static OPEN_OLDER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the skeleton opens; `newer` is the object that it has.
+/// The object that the skeleton opens; `newer` is its own.
 fn object(newer: &'static [u8]) -> &'static [u8] {
     if OPEN_OLDER.get() { &OLDER.0 } else { newer }
 }
@@ -133,7 +133,7 @@ pub struct BtfPrograms {
     needed: Cell<Needed>,
 }
 
-/// What the subject was seen to use in the slices so far.
+/// Protocols and calls that the subject has used in the slices so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Needed {
     udp: bool,
@@ -217,15 +217,15 @@ impl BtfPrograms {
         let mut links = Vec::new();
         for program in self.object().progs_mut().filter(|program| program.autoload()) {
             let name = names.iter().find(|name| program.name() == **name);
-            let Some(name) = name.copied().filter(|name| !self.is_refused(name) && !self.is_kept(name)) else {
+            let Some(name) = name.copied().filter(|name| !self.is_refused(name) && !self.stays_attached(name)) else {
                 continue;
             };
-            let (attached, heard) = listening(|| program.attach());
+            let (attached, messages) = with_messages(|| program.attach());
             match attached {
                 Ok(link) if self.keeps(name) => drop(self.kept.borrow_mut().insert(name, link)),
                 Ok(link) => links.push(link),
                 Err(error) => {
-                    let reason = reason(&heard).map_or_else(|| error.to_string(), |(_, reason)| reason);
+                    let reason = reason(&messages).map_or_else(|| error.to_string(), |(_, reason)| reason);
                     self.refused.borrow_mut().push(Refused { program: name.to_owned(), reason });
                 }
             }
@@ -237,7 +237,7 @@ impl BtfPrograms {
         self.refused.borrow().iter().any(|one| one.program == name)
     }
 
-    fn is_kept(&self, name: &str) -> bool {
+    fn stays_attached(&self, name: &str) -> bool {
         self.kept.borrow().contains_key(name)
     }
 
@@ -246,7 +246,7 @@ impl BtfPrograms {
         self.attaches_once && self.loaded.iter().any(|one| one.name == name && one.hook.is_function())
     }
 
-    /// What is not observed.
+    /// Observations that are lost.
     fn lost(&self) -> Vec<Missing> {
         features::missing(&self.loaded, &self.refused.borrow())
     }
@@ -293,7 +293,7 @@ impl Probes {
         Ok(probes)
     }
 
-    /// What is not observed on this kernel.
+    /// Observations that this kernel does not allow.
     pub fn lost(&self) -> Vec<Missing> {
         self.programs.lost()
     }
@@ -413,7 +413,7 @@ impl Probes {
         self.processes().into_iter().filter(|process| !process.followed).map(|process| process.tgid).collect()
     }
 
-    /// What happened to connections since the programs were attached, by who has them.
+    /// Counts of connections since the programs were attached, by process.
     pub fn net_counts(&self) -> Vec<(NetKey, NetValue)> {
         entries(&self.programs.skel.maps.net_counts)
     }
@@ -428,10 +428,10 @@ impl Probes {
     }
 }
 
-/// What a trial of the probes shows.
+/// The result of a trial of the probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tried {
-    /// What the kernel does not let them see.
+    /// Observations that the kernel does not allow them.
     pub missing: Vec<Missing>,
     /// Programs that are in the place of better ones, with the reason.
     pub replaced: Vec<String>,
@@ -470,9 +470,9 @@ fn load_some(
         }
         unsignalled(|| open.load())
     };
-    let (loaded, heard) = listening(load);
+    let (loaded, messages) = with_messages(load);
     loaded.map_err(|error| {
-        let (program, reason) = reason(&heard).unwrap_or_else(|| (None, error.to_string()));
+        let (program, reason) = reason(&messages).unwrap_or_else(|| (None, error.to_string()));
         Unloaded { program, reason }
     })
 }
@@ -578,9 +578,9 @@ mod tests {
 
     #[test]
     fn every_program_is_in_the_list_with_its_hook() {
-        let listed: BTreeSet<(String, String)> = features::SIGHTS
+        let listed: BTreeSet<(String, String)> = features::OBSERVATIONS
             .iter()
-            .flat_map(|sight| sight.programs)
+            .flat_map(|observation| observation.programs)
             .map(|program| (program.name.to_owned(), program.hook.section()))
             .collect();
         for older in [false, true] {

@@ -1,20 +1,9 @@
 //! Decodes the records of the ring buffer by their kind.
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use zerocopy::FromBytes;
 
+use super::record_head::RecordHead;
 use super::{flow, lifecycle, sample, signal, thread, timeline, udp};
 use crate::bytes::read;
-
-/// `struct record_head` of `records.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RecordHead {
-    /// `enum record_kind`.
-    pub kind: u32,
-    /// The thread; 0 if the record belongs to none.
-    pub tid: u32,
-    /// CLOCK_MONOTONIC nanoseconds.
-    pub at: u64,
-}
 
 /// A decoded record. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 #ifndef PARSHALL_SHARED_H
 #define PARSHALL_SHARED_H
 
+#include "counters.h"
 #include "diagnose/records.h"
 #include <bpf/bpf_helpers.h>
 
@@ -18,12 +19,6 @@ u32 active = 0;
 u32 slice_gen = 0;
 u64 slice_begin = 0;
 u64 cut_at = 0;
-
-enum counter {
-	CNT_EVENTS, CNT_LOST, CNT_UNTRACKED, CNT_RETRANS, CNT_RST_OUT, CNT_RST_IN, CNT_DELACK,
-	CNT_UNTRACKED_FLOWS, CNT_UNTRACKED_CELLS,
-	CNT_N
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -84,7 +84,7 @@ fn echo_datagrams(socket: &UdpSocket) {
     }
 }
 
-/// What the probes said of the child in one slice.
+/// The records of the child in one slice.
 struct Observed {
     slice: (u64, u64),
     tids: HashSet<u32>,

@@ -1,10 +1,10 @@
-//! What the host did during a trial, and whether it spoilt the trial. The limits are set before the first trial and know nothing of
+//! The host's activity during a trial, and whether it spoilt the trial. The limits are set before the first trial and know nothing of
 //! what was measured, so leaving trials out by them favours no variant.
 use serde::{Deserialize, Serialize};
 
 use crate::units;
 
-/// What the host did during a trial. None where the host does not say.
+/// The host's activity during a trial. None where the host does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// Share of the time of all CPUs that the hypervisor gave to others (`steal` in /proc/stat).

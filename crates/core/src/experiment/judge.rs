@@ -12,7 +12,7 @@ const ENDS: f64 = 2.418;
 /// Standard errors that four of five samples stay above.
 const POWER: f64 = 0.842;
 
-/// What is asked of an experiment. Decided before its first trial.
+/// The question of an experiment. Decided before its first trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
     /// Smaller values of the metric are better.
@@ -54,7 +54,7 @@ pub struct Effect {
     pub detectable: Option<f64>,
 }
 
-/// What a look has led to.
+/// The result of a look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     #[allow(missing_docs)]

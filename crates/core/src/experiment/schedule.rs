@@ -11,7 +11,7 @@ pub const BLOCKS_MAX: u32 = 256;
 /// The looks at 32 blocks.
 const LOOKS: [u32; 5] = [8, 12, 16, 24, 32];
 
-/// What a trial of an A/B experiment measures.
+/// The role of a trial of an A/B experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {

@@ -1,4 +1,4 @@
-//! What a sweep over the values of one variable shows: where the metric stops to gain (the knee), and where it falls off (the
+//! Evaluates a sweep over the values of one variable: where the metric stops to gain (the knee), and where it falls off (the
 //! collapse), each with an interval; and the counters that step there.
 //!
 //! A pass visits each value once. What a pass shares, such as a slower host, is taken out before passes are compared. Intervals
@@ -16,7 +16,7 @@ const STEP_MIN: f64 = 2.0;
 /// Fewer passes cannot show that a counter steps: each of them must agree, which chance does in 2 of 2^5 cases.
 const STEP_PASSES: usize = 5;
 
-/// What counts as a turn. Decided before the first trial.
+/// The definition of a turn. Decided before the first trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepRule {
     /// Smaller values of the metric are better.
@@ -162,7 +162,7 @@ fn turns(levels: &[f64], best: usize, rule: SweepRule) -> Turns {
     Turns { knee, collapse }
 }
 
-/// What was found, if the drawn sweeps agree that there is such a turn.
+/// The turn, if the drawn sweeps agree that there is one.
 fn turn(found: Option<usize>, drawn: impl ExactSizeIterator<Item = Option<usize>>) -> Option<Turn> {
     let of = drawn.len() as f64;
     let places: Vec<f64> = drawn.flatten().map(|at| at as f64).collect();

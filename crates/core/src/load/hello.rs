@@ -1,6 +1,6 @@
 //! The first bytes of a generator's connection: what the client wants the server to do on it.
 
-/// What the server does on a connection.
+/// The service that the server provides on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Answers each request.
@@ -26,7 +26,7 @@ const MAGIC: [u8; 4] = *b"PLG1";
 /// The first bytes that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// What the server does.
+    #[allow(missing_docs)]
     pub mode: Mode,
     /// Whether a thread of the server is to serve this connection alone, with blocking calls.
     pub alone: bool,

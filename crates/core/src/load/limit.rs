@@ -10,7 +10,7 @@ const KEPT_UP: f64 = 0.99;
 /// The share of the median latency that the generator's own lateness may make.
 const LATE: f64 = 0.25;
 
-/// What limited a load beside the server and the path.
+/// A limit of a load beside the server and the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
@@ -24,7 +24,7 @@ pub enum Limit {
     SendLag,
 }
 
-/// What a client measured of itself and of its server.
+/// Measurements of a client about itself and its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Seen {
     /// Share of the time for which the client's busiest thread was on a CPU.
@@ -41,7 +41,7 @@ pub struct Seen {
     pub latency: Option<Latency>,
 }
 
-/// What limited the load, if anything did.
+/// Returns the limit of the load, if there was one.
 pub fn limits(seen: &Seen) -> Vec<Limit> {
     let full = |share: Option<f64>| share.is_some_and(|share| share >= FULL);
     let behind = seen.offered_per_s.is_some_and(|offered| seen.rate_per_s < offered * KEPT_UP);
@@ -58,7 +58,7 @@ pub fn limits(seen: &Seen) -> Vec<Limit> {
 }
 
 impl Limit {
-    /// What it means for the result, and what to do.
+    /// Its meaning for the result, and a remedy.
     pub fn sentence(self) -> &'static str {
         match self {
             Self::ClientThread => "a thread of the client used a whole CPU: with more --threads the rate may be higher",

@@ -2,8 +2,8 @@
 use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 
 use super::bytes::Bytes;
-use super::tcp_info::{NO_RTT, some};
-use super::{Reading, Table, memory, tcp_info};
+use super::common::{Reading, Table, memory};
+use super::tcp_info::{self, NO_RTT, some};
 use parshall_evidence::socket::selection::state::{LISTEN, NEW_SYN_RECV};
 
 /// Length of `struct inet_diag_msg`.

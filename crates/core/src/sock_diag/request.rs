@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use parshall_evidence::socket::selection::address;
 use parshall_evidence::socket::{Group, Groups, PROTOCOL_MPTCP, SocketRecord};
 
-use super::{Table, filter};
+use super::common::Table;
+use super::filter;
 use parshall_evidence::socket::selection::state::BOUND_INACTIVE;
 use parshall_evidence::socket::{Kind, Selection};
 

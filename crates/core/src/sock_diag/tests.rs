@@ -1,5 +1,5 @@
 //! Messages of a kernel (6.18), and arbitrary bytes.
-use parshall_evidence::socket::{Batch, Group, Visitor};
+use parshall_evidence::socket::{Batch, Group, Groups, Visitor};
 use proptest::prelude::*;
 
 use super::*;

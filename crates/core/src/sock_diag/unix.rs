@@ -2,7 +2,7 @@
 use parshall_evidence::socket::{Group, SocketRecord};
 
 use super::bytes::Bytes;
-use super::{Reading, memory};
+use super::common::{Reading, memory};
 use parshall_evidence::socket::selection::state::LISTEN;
 
 /// Length of `struct unix_diag_msg`.

@@ -119,7 +119,7 @@ pub(super) fn link(testbed: &Testbed, link: &Link, at: &LinkPlaces) -> Result<()
     Ok(())
 }
 
-/// What an emulator would make of superframes is not what the file says.
+/// Refuses offloads where an emulator would impair superframes instead of packets.
 fn impairments(link: &Link, at: &LinkPlaces) -> Result<(), Problem> {
     let place = at.impairments.into_iter().find(|&place| place > 0).unwrap_or(at.mtu);
     if link.needs_single_segments() && link.offloads.set().any(|(_, on)| on) {

@@ -1,4 +1,4 @@
-//! What happens to packets on a link: which are lost, duplicated or reordered, and how late each leaves.
+//! The fate of packets on a link: which are lost, duplicated or reordered, and how late each leaves.
 //!
 //! Chance is a function of the seed, the direction and the packet's number, not of a generator's state. So the same file gives the
 //! same losses by whatever means they are made ([`Means`]), and a packet's fate can be known before it is sent.
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 /// One in a million.
 pub const MILLION: u32 = 1_000_000;
 
-/// What one direction of a link does to packets. The default does nothing.
+/// Impairments of one direction of a link. The default impairs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Impairment {
     /// How long each packet is under way, in ns.
@@ -118,11 +118,11 @@ pub struct Direction {
     number: u64,
     /// Until when the wire is busy with earlier packets, in ns.
     busy_until_ns: u64,
-    /// What happened so far.
+    /// The counts so far.
     pub counts: Counts,
 }
 
-/// What happened to the packets of a direction.
+/// Counts of the packets of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Packets that arrived.
@@ -137,7 +137,7 @@ pub struct Counts {
     pub reordered: u64,
 }
 
-/// What becomes of a packet. Times are in ns of the same clock as its arrival.
+/// The fate of a packet. Times are in ns of the same clock as its arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It arrives nowhere.

@@ -1,4 +1,4 @@
-//! What a checked testbed is made of.
+//! The parts of a checked testbed.
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -50,7 +50,7 @@ pub struct Link {
     pub mtu: u32,
     /// Offloads of both devices.
     pub offloads: Offloads,
-    /// What happens to the packets that `a` sends, and to those that `b` sends.
+    /// Impairments of the packets that `a` sends, and of those that `b` sends.
     pub impairments: [Impairment; 2],
 }
 

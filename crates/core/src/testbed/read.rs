@@ -31,15 +31,15 @@ const DELAY_MAX: Duration = Duration::from_secs(10);
 /// `RANGES_MAX` of `crates/bpf/src/lab/loss.bpf.c`.
 const DROPS_MAX: usize = 64;
 
-/// What is wrong with a testbed.
+/// An error in a testbed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {what}")]
 pub struct TestbedError {
     /// The line in the file, from 1.
     pub line: u32,
-    /// What is wrong, in one line without a full stop.
+    /// The error, in one line without a full stop.
     pub what: String,
-    /// What to write instead.
+    /// The correct form.
     pub hint: String,
 }
 
@@ -48,7 +48,7 @@ pub struct TestbedError {
 pub struct Problem {
     /// The offset of the byte.
     pub at: usize,
-    /// What is wrong, and what to write instead.
+    /// The error, and the correct form.
     pub error: ValueError,
 }
 
@@ -268,7 +268,7 @@ impl RawLink {
         })
     }
 
-    /// What the ends do to packets: each the same, or each its own.
+    /// Impairments at the ends: the same at both, or each its own.
     fn impairments(&self) -> Result<[Impairment; 2], Problem> {
         if let (Some(both), Some(_)) = (&self.impair, self.impair_a.as_ref().or(self.impair_b.as_ref())) {
             let what = "the link has impair, and impair_a or impair_b";

@@ -1,4 +1,4 @@
-//! What a file means, its errors and their lines, and the script that makes the same.
+//! Files of testbeds, their errors with lines, and the script that makes the same.
 use proptest::prelude::*;
 
 use super::*;
@@ -34,7 +34,7 @@ fn a_file_is_read_as_it_is_written() {
     assert_eq!(testbed.address(2).unwrap().to_string(), "10.2.0.2");
 }
 
-/// What is replaced in the example, by what, and how the error begins.
+/// A text of the example, its replacement, and the begin of the error.
 const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "title",

@@ -7,13 +7,15 @@ use ipnet::IpNet;
 
 use super::SECOND;
 use super::cookie::Checker;
-use super::device::{Device, Event, Output};
+use super::device::Device;
 use super::drops::DropCause;
+use super::host_port::HostPort;
 use super::keys::{PresharedKey, PrivateKey, PublicKey};
-use super::link::{Link, PeerId, Traffic};
+use super::link::{Link, Traffic};
 use super::noise::{Identity, Remote};
+use super::output::{Event, Output};
 use super::peer::Peer;
-use super::wg_quick::HostPort;
+use super::peer_id::PeerId;
 
 /// A change of a device. What is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -122,7 +124,7 @@ pub struct PeerState {
     pub handshakes: u64,
     #[allow(missing_docs)]
     pub traffic: Traffic,
-    /// What was dropped of its packets.
+    /// Counts of its dropped packets.
     pub drops: Vec<(DropCause, u64)>,
 }
 
@@ -247,7 +249,7 @@ impl Device {
         id
     }
 
-    /// What stays is not touched: `wg syncconf` replaces the prefixes of all peers, mostly by the same ones.
+    /// Prefixes that stay are not touched: `wg syncconf` replaces the prefixes of all peers, mostly by the same ones.
     fn change_allowed_ips(&mut self, id: PeerId, change: &PeerChange) {
         if change.replace_allowed_ips {
             let added = |prefix: &PrefixChange| {

@@ -1,4 +1,4 @@
-//! What all threads that move packets share: routes, sessions and counts of what was dropped; and how datagrams are opened.
+//! The state that all threads that move packets share: routes, sessions and counts of drops. It opens datagrams.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,10 +8,11 @@ use super::allowed_ips::AllowedIps;
 use super::crypto;
 use super::drops::{DropCause, Drops};
 use super::index::Sessions;
-use super::link::{Endpoint, Link, Notices, PeerId};
+use super::link::{Endpoint, Link, Notices};
 use super::load::Rate;
 use super::message::{DATA_OVERHEAD, HEADER_LEN, Kind, field, u32_at, u64_at};
 use super::path::{MESSAGE_BURST, MESSAGES_PER_S};
+use super::peer_id::PeerId;
 use super::replay::Freshness;
 use super::session::Session;
 use super::{Ns, REJECT_AFTER_MESSAGES};
@@ -45,7 +46,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// What has become of a datagram.
+/// The result of opening a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// [`DataPath::open`] has not seen it.
@@ -95,7 +96,7 @@ impl DataPath {
         self.routes.store(Arc::new(routes));
     }
 
-    /// What was dropped, of removed peers too.
+    /// Counts of drops, with those of removed peers.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
@@ -222,7 +223,7 @@ fn accept(session: &Session, run: &mut [Datagram<'_>]) -> bool {
     newest
 }
 
-/// What an authenticated message carries.
+/// Inspects the contents of an authenticated message.
 fn inspect(message: &[u8], peer: PeerId, routes: &Routes) -> Outcome {
     let padded = &message[HEADER_LEN..message.len() - (DATA_OVERHEAD - HEADER_LEN)];
     if padded.is_empty() {

@@ -8,15 +8,16 @@ use super::crypto::Forged;
 use super::data_path::{DataPath, Routes};
 use super::drops::DropCause;
 use super::keys::{PrivateKey, PublicKey};
-use super::link::{Endpoint, Link, PeerId};
+use super::link::{Endpoint, Link};
 use super::load::{Load, Rate, Sources};
-use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, Kind};
+use super::message::{INITIATION_LEN, Kind};
 use super::noise;
+use super::output::{Event, Lookup, Output};
 use super::peer::{Common, Peer, receiver_of, sized};
-use super::wg_quick::HostPort;
+use super::peer_id::PeerId;
 use super::{Ns, Random, SECOND, Time};
 
-/// What a device works on at most, so that a flood of handshakes leaves the CPU to packets.
+/// Limits of the work of a device, so that a flood of handshakes leaves the CPU to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Initiations a second that are worked on without a cookie; with 0, all need one. Forged responses have the same limit, but
@@ -38,64 +39,6 @@ impl Default for Limits {
 
 /// Peers with persistent keepalives wait this long until it is looked again whether the interface is up.
 const DOWN_STEP: Ns = SECOND;
-
-/// A message to send.
-#[derive(Debug, Clone, Copy)]
-pub struct Outgoing {
-    #[allow(missing_docs)]
-    pub to: Endpoint,
-    pub(super) bytes: [u8; HANDSHAKE_LEN_MAX],
-    pub(super) len: usize,
-}
-
-impl Outgoing {
-    /// The datagram.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-/// What the caller does with the packets that it keeps for a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// There is a session, or a new address: the packets can be sent, after the messages of the same [`Output`].
-    Flush(PeerId),
-    /// No session comes about, or the peer was removed: the packets are dropped.
-    Discard(PeerId),
-}
-
-/// What calls of a [`Device`] add for the caller, which empties it and uses it again.
-#[derive(Debug, Default)]
-pub struct Output {
-    /// Messages in the order in which they are to be sent.
-    pub messages: Vec<Outgoing>,
-    #[allow(missing_docs)]
-    pub events: Vec<Event>,
-    /// Names to look up. [`Device::resolved`] is called with each answer, also if there are no addresses.
-    pub lookups: Vec<Lookup>,
-}
-
-/// The name of an endpoint that is to be looked up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lookup {
-    #[allow(missing_docs)]
-    pub peer: PeerId,
-    #[allow(missing_docs)]
-    pub name: HostPort,
-}
-
-impl Output {
-    pub(super) fn send(&mut self, to: Endpoint, message: &[u8]) {
-        self.messages.push(Outgoing::new(to, message));
-    }
-
-    #[allow(missing_docs)]
-    pub fn clear(&mut self) {
-        self.messages.clear();
-        self.events.clear();
-        self.lookups.clear();
-    }
-}
 
 /// An interface of WireGuard: this host's key, its peers and their handshakes.
 ///
@@ -151,7 +94,7 @@ impl Device {
         }
     }
 
-    /// What threads that move packets share.
+    /// The data path that threads share.
     pub fn data_path(&self) -> Arc<DataPath> {
         Arc::clone(&self.common.path)
     }

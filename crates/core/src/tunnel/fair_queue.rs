@@ -19,7 +19,7 @@ const BYTES_MAX: usize = 8 << 20;
 /// slower.
 const TARGET: Ns = 2 * SECOND / 1000;
 
-/// What a flow may send in its turn: a superframe.
+/// The quantum of a flow in bytes: a superframe.
 const QUANTUM: isize = 1 << 16;
 
 /// Flows are told apart by a hash of this range.
@@ -108,7 +108,7 @@ impl FairQueue {
                 let flow = &mut self.flows[at];
                 // The last superframe of a flow is no queue.
                 let waited = if flow.bytes > QUANTUM as usize { now.saturating_sub(frame.read) } else { 0 };
-                if flow.codel.tells(now, waited) {
+                if flow.codel.notifies(now, waited) {
                     dropped.push(frame.slot);
                     continue;
                 }

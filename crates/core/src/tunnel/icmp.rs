@@ -124,22 +124,22 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_is_told_the_mtu_and_which_packet_it_was() {
+    fn the_message_has_the_mtu_and_the_packet() {
         let v4 = packet(false, 17, 1400);
-        let told = message(&v4).unwrap();
-        assert_eq!((told.len(), &told[20..22], &told[26..28]), (576, &[3, 4][..], &1220u16.to_be_bytes()[..]));
-        assert_eq!((&told[12..16], &told[16..20], &told[28..]), (&v4[16..20], &v4[12..16], &v4[..548]));
-        assert_eq!((fold(sum(0, &told[..20])), fold(sum(0, &told[20..]))), (0xffff, 0xffff));
+        let sent = message(&v4).unwrap();
+        assert_eq!((sent.len(), &sent[20..22], &sent[26..28]), (576, &[3, 4][..], &1220u16.to_be_bytes()[..]));
+        assert_eq!((&sent[12..16], &sent[16..20], &sent[28..]), (&v4[16..20], &v4[12..16], &v4[..548]));
+        assert_eq!((fold(sum(0, &sent[..20])), fold(sum(0, &sent[20..]))), (0xffff, 0xffff));
         let v6 = packet(true, 17, 1400);
-        let told = message(&v6).unwrap();
-        assert_eq!((told.len(), &told[40..42], &told[44..48]), (1280, &[2, 0][..], &1280u32.to_be_bytes()[..]));
-        assert_eq!((&told[8..24], &told[24..40], &told[48..]), (&v6[24..40], &v6[8..24], &v6[..1232]));
+        let sent = message(&v6).unwrap();
+        assert_eq!((sent.len(), &sent[40..42], &sent[44..48]), (1280, &[2, 0][..], &1280u32.to_be_bytes()[..]));
+        assert_eq!((&sent[8..24], &sent[24..40], &sent[48..]), (&v6[24..40], &v6[8..24], &v6[..1232]));
         let rest = [0, ICMPV6, (1240u16 >> 8) as u8, 1240u16 as u8];
-        assert_eq!(fold(sum(sum(sum(0, &told[8..40]), &rest), &told[40..])), 0xffff);
+        assert_eq!(fold(sum(sum(sum(0, &sent[8..40]), &rest), &sent[40..])), 0xffff);
     }
 
     #[test]
-    fn the_sender_is_told_that_nobody_takes_it() {
+    fn the_message_says_that_the_host_is_unreachable() {
         let mut into = [0; ICMP_LEN_MAX];
         let mut v4 = packet(false, 17, 40);
         // It may be sent in fragments, which would not help.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_told() {
+    fn some_packets_get_no_message() {
         let altered = |v6: bool, at: usize, bytes: &[u8]| {
             let mut packet = packet(v6, if v6 { ICMPV6 } else { ICMPV4 }, 1400);
             packet[if v6 { 40 } else { 20 }] = if v6 { 128 } else { 8 };

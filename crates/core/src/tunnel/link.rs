@@ -1,4 +1,4 @@
-//! What packets of one peer read and write: its sessions, its address, its traffic and the times that timers depend on.
+//! The state of one peer that its packets read and write: sessions, address, traffic and the times that timers depend on.
 //!
 //! Threads that move packets share it with the [`Device`](super::Device). It has two locks: that of the sessions, which is taken
 //! when they change, and that of the path, which is taken for some nanoseconds for each frame that is sent.
@@ -10,15 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwapOption;
 
 use super::drops::Drops;
-use super::index::{Entry, Sessions};
 use super::keys::PublicKey;
 use super::path::Path;
-use super::session::{Keypairs, Sealer, Session};
-use super::{KEEPALIVE_TIMEOUT, Ns, REJECT_AFTER_TIME, REKEY_TIMEOUT};
-
-/// A peer, as long as it is configured. Ids are not used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub(super) u64);
+use super::peer_id::PeerId;
+use super::session::{Keypairs, Session};
+use super::{KEEPALIVE_TIMEOUT, Ns};
 
 /// Where datagrams of a peer come from, and what answers are sent with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +55,7 @@ pub enum Refusal {
     NoEndpoint,
 }
 
-/// What has been sent to and received from a peer. Bytes are those of datagrams, handshakes included.
+/// Counts of traffic with a peer. Bytes are those of datagrams, handshakes included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Traffic {
@@ -153,7 +149,7 @@ pub struct Link {
     sent_packets: AtomicU64,
     received_batches: AtomicU64,
     sent_batches: AtomicU64,
-    /// What was dropped of the peer's packets.
+    /// Counts of the peer's dropped packets.
     pub(super) drops: Drops,
     /// The first data sent since something was received.
     unanswered_since: Moment,
@@ -221,7 +217,7 @@ impl Link {
         self.waiting.store(waiting, Release);
     }
 
-    /// What is known of the path to the peer. The guard is held for a call, not for a batch.
+    /// The path to the peer. The guard is held for a call, not for a batch.
     pub fn path(&self) -> MutexGuard<'_, Path> {
         self.path.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,19 +234,18 @@ impl Link {
         }
     }
 
-    /// What was dropped of the peer's packets.
+    /// Counts of the peer's dropped packets.
     pub fn drops(&self) -> &Drops {
         &self.drops
     }
 
-    /// Begins to seal at most `packets` packets.
-    pub fn sealer(&self, now: Ns, packets: u32) -> Result<Sealer<'_>, Refusal> {
-        if self.endpoint.load().is_none() {
-            return Err(Refusal::NoEndpoint);
-        }
-        let session = self.sending.load().as_ref().filter(|session| !session.is_expired(now)).map(Arc::clone);
-        let sealer = session.and_then(|session| Sealer::new(self, session, packets));
-        sealer.ok_or_else(|| Refusal::NoSession { attend: self.ask_for_handshake() })
+    pub(super) fn has_endpoint(&self) -> bool {
+        self.endpoint.load().is_some()
+    }
+
+    /// The session to send in.
+    pub(super) fn sending_session(&self, now: Ns) -> Option<Arc<Session>> {
+        self.sending.load().as_ref().filter(|session| !session.is_expired(now)).map(Arc::clone)
     }
 
     /// Leaves a notice that a handshake is due. Returns whether it is the first one since the last handshake.
@@ -270,6 +265,16 @@ impl Link {
     /// The handshake has ended, or does not begin: packets may ask again.
     pub(super) fn end_handshake(&self) {
         self.handshake_asked.store(false, Relaxed);
+    }
+
+    /// A session of which this host is the responder is confirmed: the device is to be called.
+    pub(super) fn notice_confirmed(&self) {
+        self.was_confirmed.store(true, Relaxed);
+        self.notices.push(self.id);
+    }
+
+    pub(super) fn send_in(&self, session: Option<Arc<Session>>) {
+        self.sending.store(session);
     }
 
     /// Whether a session of which this host is the responder was confirmed since the last call.
@@ -356,72 +361,13 @@ impl Link {
         }
     }
 
-    /// Packets of a session have been received: it may be the one that this host responded with, or near its end. Returns
-    /// whether the device is to be called.
-    pub(super) fn received_in(&self, now: Ns, session: &Arc<Session>, sessions: &Sessions) -> bool {
-        let mut attend = false;
-        if !session.confirmed.load(Relaxed) && self.confirm(session, sessions) {
-            self.was_confirmed.store(true, Relaxed);
-            self.notices.push(self.id);
-            attend = true;
-        }
-        // The peer has only this session left and may have nothing to send soon: renew it before it ends.
-        let late = REJECT_AFTER_TIME - KEEPALIVE_TIMEOUT - REKEY_TIMEOUT;
-        if session.initiator && session.age(now) >= late && !session.renewed.swap(true, Relaxed) {
-            attend |= self.ask_for_handshake();
-        }
-        attend
-    }
-
-    fn keypairs(&self) -> MutexGuard<'_, Keypairs> {
+    pub(super) fn keypairs(&self) -> MutexGuard<'_, Keypairs> {
         self.keypairs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn confirm(&self, session: &Arc<Session>, sessions: &Sessions) -> bool {
-        let mut keypairs = self.keypairs();
-        let (confirmed, replaced) = keypairs.confirm(session);
-        session.confirmed.store(true, Relaxed);
-        self.sending.store(keypairs.current.clone());
-        if let Some(replaced) = replaced {
-            sessions.remove(replaced.local_index);
-        }
-        confirmed
-    }
-
-    /// Adds a session after a handshake.
-    pub(super) fn install(self: &Arc<Self>, session: Arc<Session>, sessions: &Sessions) {
-        let mut keypairs = self.keypairs();
-        sessions.insert(&Entry { session: Arc::clone(&session), link: Arc::clone(self) });
-        for replaced in keypairs.add(session).into_iter().flatten() {
-            sessions.remove(replaced.local_index);
-        }
-        self.sending.store(keypairs.current.clone());
-    }
-
-    /// Removes the sessions that are too old.
-    pub(super) fn expire(&self, now: Ns, sessions: &Sessions) {
-        self.remove_sessions(sessions, |session| session.is_expired(now));
     }
 
     /// When a session will be too old.
     pub(super) fn next_expiry(&self) -> Option<Ns> {
         self.keypairs().iter().map(|session| session.expires()).min()
-    }
-
-    /// Removes all sessions.
-    pub(super) fn clear(&self, sessions: &Sessions) {
-        self.remove_sessions(sessions, |_| true);
-    }
-
-    fn remove_sessions(&self, sessions: &Sessions, remove: impl Fn(&Session) -> bool) {
-        let mut keypairs = self.keypairs();
-        let removed = keypairs.take_if(remove);
-        if removed.iter().any(Option::is_some) {
-            self.sending.store(keypairs.current.clone());
-            for session in removed.into_iter().flatten() {
-                sessions.remove(session.local_index);
-            }
-        }
     }
 
     /// When the data that was sent first stayed without an answer.

@@ -1,4 +1,4 @@
-//! What keeps handshakes from using up the CPU: when cookies are asked for, and how many initiations a source may send.
+//! Limits of handshakes, so that they do not use up the CPU: when cookies are asked for, and how many initiations a source may send.
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, SocketAddr};
 

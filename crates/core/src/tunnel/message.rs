@@ -4,7 +4,7 @@
 pub const HEADER_LEN: usize = 16;
 /// The authentication tag behind everything that is encrypted.
 pub const TAG_LEN: usize = 16;
-/// What a data message adds to its padded packet.
+/// Bytes that a data message adds to its padded packet.
 pub const DATA_OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 
 pub(super) const INITIATION_LEN: usize = 148;
@@ -15,7 +15,7 @@ pub(super) const MACS_LEN: usize = 32;
 /// The longest message of a handshake.
 pub(super) const HANDSHAKE_LEN_MAX: usize = INITIATION_LEN;
 
-/// What a datagram is by its type field and its length.
+/// The kind of a datagram, by its type field and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     #[allow(missing_docs)]

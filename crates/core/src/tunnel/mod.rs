@@ -11,7 +11,7 @@
 //! Packets without a session are the caller's to keep ([`QUEUED_PACKETS_MAX`] for each peer): [`Refusal::NoSession`] says that a
 //! handshake begins, [`Event::Flush`] that the packets can be sent, and [`Event::Discard`] that they will not be.
 //!
-//! What limits datagrams on their way is learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
+//! Limits of the path are learned for each peer: [`Path`] plans their sizes, [`too_big`] and [`unreachable()`] make
 //! the messages to senders of packets that do not fit, or that nobody takes.
 //!
 //! Names of endpoints are the caller's to look up ([`Output::lookups`], [`Device::resolved`]).
@@ -31,7 +31,10 @@ mod data_path;
 mod device;
 mod drops;
 mod ecn;
+mod egress;
 mod fair_queue;
+mod gso_limit;
+mod host_port;
 mod icmp;
 mod index;
 mod keys;
@@ -42,40 +45,45 @@ mod mss;
 mod name;
 mod noise;
 mod offload;
+mod output;
 mod path;
 mod peer;
+mod peer_id;
 mod quick_routes;
 mod replay;
 mod rp_filter;
+mod sealer;
 mod session;
 mod timestamp;
-mod train_limit;
 mod uapi;
-mod ways;
 mod wg_quick;
 
 pub use allowed_ips::AllowedIps;
 pub use codel::Codel;
 pub use configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
 pub use data_path::{DataPath, Datagram, Outcome, Routes, destination, source, udp_ports};
-pub use device::{Device, Event, Limits, Lookup, Outgoing, Output};
+pub use device::{Device, Limits};
 pub use drops::{DropCause, Drops};
 pub use ecn::{CE, NOT_ECT, ecn, take_mark};
+pub use egress::EgressInterfaces;
 pub use fair_queue::FairQueue;
+pub use gso_limit::GSO_DATAGRAMS_MAX;
+pub use host_port::HostPort;
 pub use icmp::{ICMP_LEN_MAX, too_big, unreachable};
 pub use keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
-pub use link::{Endpoint, Link, PeerId, Refusal, Traffic};
+pub use link::{Endpoint, Link, Refusal, Traffic};
 pub use message::{DATA_OVERHEAD, HEADER_LEN, Kind, TAG_LEN};
 pub use mss::clamp_mss;
 pub use offload::{BadFrame, Joined, Superframe, VIRTIO_HEADER_LEN, VirtioHeader, has_push, join, prepare_first};
+pub use output::{Event, Lookup, Outgoing, Output};
 pub use path::{Path, Plan};
+pub use peer_id::PeerId;
 pub use quick_routes::{TunnelRoute, is_default};
 pub use rp_filter::{marks_table, restored_marks, strict_rp_filter};
-pub use session::{Sealer, datagram_len};
-pub use train_limit::TRAIN_MAX;
+pub use sealer::Sealer;
+pub use session::datagram_len;
 pub use uapi::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_change, write_state};
-pub use ways::Ways;
-pub use wg_quick::{FileError, HostPort, QuickConfig, QuickPeer, Table, parse_quick};
+pub use wg_quick::{FileError, QuickConfig, QuickPeer, Table, parse_quick};
 
 #[cfg(test)]
 mod tests;
@@ -85,7 +93,7 @@ use std::time::Duration;
 /// Nanoseconds of a monotonic clock.
 pub type Ns = u64;
 
-/// What the clocks show. Handshakes need the time of day, since initiations carry it.
+/// A reading of both clocks. Handshakes need the time of day, since initiations carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time {
     /// The monotonic clock.
@@ -120,7 +128,7 @@ pub const REJECT_AFTER_TIME: Ns = 180 * SECOND;
 pub const REKEY_ATTEMPT_TIME: Ns = 90 * SECOND;
 /// The least time between two initiations to one peer.
 pub const REKEY_TIMEOUT: Ns = 5 * SECOND;
-/// Who receives and has nothing to send answers with a keepalive after this time.
+/// Keepalive delay after receiving data (whitepaper 6.5).
 pub const KEEPALIVE_TIMEOUT: Ns = 10 * SECOND;
 /// A random part of this length is added to the times of handshakes, so that two ends do not stay in step.
 pub const JITTER_MAX: Ns = SECOND / 3;

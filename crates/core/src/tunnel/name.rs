@@ -2,7 +2,7 @@
 //! the peer may have got another address.
 use std::net::SocketAddr;
 
-use super::wg_quick::HostPort;
+use super::host_port::HostPort;
 use super::{Ns, SECOND};
 
 /// The time between two questions at first. It doubles with each, up to [`WAIT_MAX`].

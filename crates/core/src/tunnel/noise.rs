@@ -34,7 +34,7 @@ impl Identity {
     }
 }
 
-/// What is known of a peer before a handshake.
+/// The keys of a peer that are known before a handshake.
 pub(super) struct Remote {
     pub(super) public: PublicKey,
     pub(super) preshared: PresharedKey,
@@ -126,7 +126,7 @@ impl Symmetric {
     }
 }
 
-/// What an initiator keeps until the response comes.
+/// The state of an initiator until the response comes.
 pub(super) struct Initiated {
     symmetric: Symmetric,
     ephemeral: StaticSecret,
@@ -352,8 +352,8 @@ mod tests {
         let ephemeral = Zeroizing::new([3; 32]);
         let (initiated, initiation) = initiate(&identity_a, &to_b, &ephemeral, TIMESTAMP, 7).unwrap();
         assert!(read_initiation(&identity_a, &initiation).is_err(), "it is for another host");
-        let stranger = Remote::new(PublicKey([8; 32]), PresharedKey::default());
-        assert!(read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &stranger).is_err());
+        let unknown = Remote::new(PublicKey([8; 32]), PresharedKey::default());
+        assert!(read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &unknown).is_err());
         let other = Remote::new(a.public(), PresharedKey::new([1; 32]));
         let verified = read_initiation(&identity_b, &initiation).unwrap().verify(&identity_b, &to_a).unwrap();
         let (_, _, response) = verified.respond(&other, &Zeroizing::new([4; 32]), 8).unwrap();

@@ -1,13 +1,13 @@
-//! What is known of the path to a peer's address: its MTU, and how long the trains are that it takes.
+//! The path to a peer's address as far as it is known: its MTU, and the longest GSO batches that it takes.
 //!
 //! Nothing is probed. The kernel knows the MTU of a path from its own interfaces and routes and from ICMP messages, which it
-//! checks. The caller asks it (IP_MTU) when a [`Plan`] says so, and reports trains that were refused. While less is known than is
+//! checks. The caller asks it (IP_MTU) when a [`Plan`] says so, and reports GSO batches that were refused. While less is known than is
 //! true, the kernel sends datagrams that are too long for the path in fragments, so nothing is lost meanwhile.
 use std::net::SocketAddr;
 
+use super::gso_limit::GsoLimit;
 use super::load::Rate;
 use super::message::DATA_OVERHEAD;
-use super::train_limit::TrainLimit;
 use super::{Ns, SECOND};
 
 /// How old an answer of the kernel may be. Asking costs four system calls.
@@ -36,8 +36,8 @@ pub struct Plan {
     pub ask_mtu: bool,
     /// The longest packet that passes the path in one piece, as far as is known: never more than a datagram holds.
     pub inner_mtu: usize,
-    /// The most packets of one train.
-    pub train_max: usize,
+    /// The most packets of one GSO batch.
+    pub gso_max: usize,
 }
 
 /// The path to the current address of a peer. It belongs to a [`Link`](super::Link).
@@ -47,14 +47,14 @@ pub struct Path {
     /// Of IP packets; `None` if the kernel has not been asked, or has no route.
     mtu: Option<usize>,
     asked: Option<Ns>,
-    trains: TrainLimit,
+    gso: GsoLimit,
     messages: Rate,
 }
 
 impl Default for Path {
     fn default() -> Self {
         let messages = Rate::new(MESSAGES_PER_S, MESSAGE_BURST);
-        Self { to: None, mtu: None, asked: None, trains: TrainLimit::default(), messages }
+        Self { to: None, mtu: None, asked: None, gso: GsoLimit::default(), messages }
     }
 }
 
@@ -65,7 +65,7 @@ impl Path {
         let inner_mtu = self.inner_mtu();
         let stale = self.asked.is_none_or(|asked| now.saturating_sub(asked) >= ASK_AFTER);
         let ask_mtu = stale && packet_len > SMALL_PACKET.min(inner_mtu);
-        Plan { ask_mtu, inner_mtu, train_max: self.trains.get(now) }
+        Plan { ask_mtu, inner_mtu, gso_max: self.gso.get(now) }
     }
 
     /// Takes what the kernel says of the path to an address: the longest IP packet; `None` if it has no route.
@@ -75,12 +75,12 @@ impl Path {
         self.asked = Some(now);
     }
 
-    /// A train of `packets` datagrams of `datagram_len` bytes was refused, after which the kernel was asked for the MTU.
-    pub fn train_failed(&mut self, now: Ns, to: SocketAddr, packets: usize, datagram_len: usize) {
+    /// A GSO batch of `packets` datagrams of `datagram_len` bytes was refused, after which the kernel was asked for the MTU.
+    pub fn gso_failed(&mut self, now: Ns, to: SocketAddr, packets: usize, datagram_len: usize) {
         self.set_address(to);
-        // Datagrams that are too long for the path are refused as trains, whatever their number.
+        // Datagrams that are too long for the path are refused as GSO batches, whatever their number.
         if datagram_len <= self.inner_mtu() + DATA_OVERHEAD {
-            self.trains.fault(now, packets);
+            self.gso.fault(now, packets);
         }
     }
 
@@ -94,9 +94,9 @@ impl Path {
         self.mtu
     }
 
-    /// The most packets of one train at this time.
-    pub fn train_max(&mut self, now: Ns) -> usize {
-        self.trains.get(now)
+    /// The most packets of one GSO batch at this time.
+    pub fn gso_max(&mut self, now: Ns) -> usize {
+        self.gso.get(now)
     }
 
     fn inner_mtu(&self) -> usize {
@@ -119,7 +119,7 @@ impl Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tunnel::TRAIN_MAX;
+    use crate::tunnel::GSO_DATAGRAMS_MAX;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().expect("an address")
@@ -132,7 +132,7 @@ mod tests {
         assert!(path.plan(0, to, 1201).ask_mtu);
         path.set_mtu(5, to, Some(1280));
         let plan = path.plan(SECOND, to, 1420);
-        assert_eq!(plan, Plan { ask_mtu: false, inner_mtu: 1220, train_max: TRAIN_MAX });
+        assert_eq!(plan, Plan { ask_mtu: false, inner_mtu: 1220, gso_max: GSO_DATAGRAMS_MAX });
         assert!(path.plan(SECOND + 5, to, 1420).ask_mtu);
         path.set_mtu(5, to, Some(600));
         assert!(path.plan(2 * SECOND, to, 541).ask_mtu, "packets that are longer than the path takes are long");
@@ -143,22 +143,22 @@ mod tests {
     fn another_address_is_another_path() {
         let (mut path, to) = (Path::default(), address("192.0.2.1:1"));
         path.set_mtu(0, to, Some(1280));
-        path.train_failed(0, to, 40, 1000);
-        assert_eq!(path.train_max(0), 1);
-        assert_eq!(path.plan(0, address("[2001:db8::1]:1"), 100).train_max, TRAIN_MAX);
+        path.gso_failed(0, to, 40, 1000);
+        assert_eq!(path.gso_max(0), 1);
+        assert_eq!(path.plan(0, address("[2001:db8::1]:1"), 100).gso_max, GSO_DATAGRAMS_MAX);
         assert_eq!(path.mtu(), None);
         path.set_mtu(0, address("[2001:db8::1]:1"), Some(1280));
         assert_eq!(path.plan(0, address("[2001:db8::1]:1"), 100).inner_mtu, 1200);
     }
 
     #[test]
-    fn a_train_that_is_too_long_for_the_path_is_no_fault_of_trains() {
+    fn a_gso_batch_that_is_too_long_for_the_path_is_no_fault_of_gso_batches() {
         let (mut path, to) = (Path::default(), address("192.0.2.1:1"));
         path.set_mtu(0, to, Some(1280));
-        path.train_failed(0, to, 40, 1253);
-        assert_eq!(path.train_max(0), TRAIN_MAX);
-        path.train_failed(0, to, 40, 1252);
-        assert_eq!(path.train_max(0), 1);
+        path.gso_failed(0, to, 40, 1253);
+        assert_eq!(path.gso_max(0), GSO_DATAGRAMS_MAX);
+        path.gso_failed(0, to, 40, 1252);
+        assert_eq!(path.gso_max(0), 1);
     }
 
     #[test]

@@ -10,15 +10,16 @@ use zeroize::Zeroizing;
 use super::cookie::Signer;
 use super::crypto::{Forged, Secret};
 use super::data_path::DataPath;
-use super::device::{Event, Lookup, Outgoing, Output};
 use super::drops::DropCause;
-use super::link::{Endpoint, Link, PeerId};
+use super::host_port::HostPort;
+use super::link::{Endpoint, Link};
 use super::message::{HANDSHAKE_LEN_MAX, INITIATION_LEN, RESPONSE_LEN, field, u32_at};
 use super::name::Name;
 use super::noise::{self, Identity, Initiated, Keys, Remote, Verified};
+use super::output::{Event, Lookup, Output};
+use super::peer_id::PeerId;
 use super::session::Session;
 use super::timestamp::Timestamp;
-use super::wg_quick::HostPort;
 use super::{JITTER_MAX, KEEPALIVE_TIMEOUT, Ns, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, Random, SECOND, Time};
 
 /// The least time between two initiations of one peer that are answered (the kernel's INITIATIONS_PER_SECOND is 50).
@@ -27,7 +28,7 @@ const INITIATION_INTERVAL: Ns = SECOND / 50;
 /// How long after a packet at the latest a timer that depends on it is looked at.
 const TIMER_STEP: Ns = SECOND;
 
-/// What all peers of a device have in common.
+/// State that all peers of a device share.
 pub(super) struct Common {
     pub(super) identity: Option<Identity>,
     pub(super) path: Arc<DataPath>,
@@ -366,14 +367,6 @@ impl Peer {
     /// Takes a cookie.
     pub(super) fn take_cookie(&mut self, now: Ns, reply: &[u8]) -> Result<(), DropCause> {
         self.signer.take_reply(now, reply).map_err(|Forged| DropCause::Forged)
-    }
-}
-
-impl Outgoing {
-    pub(super) fn new(to: Endpoint, message: &[u8]) -> Self {
-        let mut bytes = [0; HANDSHAKE_LEN_MAX];
-        bytes[..message.len()].copy_from_slice(message);
-        Self { to, bytes, len: message.len() }
     }
 }
 

@@ -40,8 +40,8 @@ impl QuickConfig {
         prefixes.into_iter().map(|prefix| TunnelRoute { table: table_of(&prefix), prefix }).collect()
     }
 
-    /// What is to be dropped instead of leaving by another interface when this one is gone: all that is routed into the tunnel. It
-    /// includes the networks of the interface's own addresses, whose routes end with it too.
+    /// Networks whose packets are dropped instead of leaving by another interface when this one is gone: all that are routed into the tunnel,
+    /// with the networks of the interface's own addresses, whose routes end with it too.
     pub fn blocks(&self, default_table: Option<u32>) -> Vec<TunnelRoute> {
         if self.table == Table::Off {
             return Vec::new();

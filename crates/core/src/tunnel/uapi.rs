@@ -8,14 +8,14 @@ use ipnet::IpNet;
 use zeroize::Zeroizing;
 
 use super::configure::{DeviceChange, DeviceState, PeerChange, PeerState, PrefixChange};
+use super::host_port::host_port;
 use super::keys::{KeyText, PublicKey};
-use super::wg_quick::host_port;
 use crate::networks;
 
 /// The longest request that is read. A peer with ten prefixes takes about 600 bytes.
 pub const REQUEST_LEN_MAX: usize = 64 << 20;
 
-/// What is asked for.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The state, which [`write_state`] writes.
@@ -282,9 +282,10 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::host_port::HostPort;
     use super::super::keys::{PresharedKey, PrivateKey};
-    use super::super::link::{PeerId, Traffic};
-    use super::super::wg_quick::HostPort;
+    use super::super::link::Traffic;
+    use super::super::peer_id::PeerId;
     use super::*;
 
     fn parse(text: &str) -> Result<Request, RequestError> {

@@ -1,17 +1,17 @@
 //! Files of `wg-quick`: the interface with its addresses and hooks, and the peers.
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
 use super::configure::{DeviceChange, PeerChange, PrefixChange};
+use super::host_port::{HostPort, host_port};
 use super::keys::{KeyText, PresharedKey, PrivateKey, PublicKey};
 use super::uapi::mark;
 use crate::networks;
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct QuickConfig {
@@ -58,29 +58,6 @@ pub struct QuickPeer {
     pub endpoint: Option<HostPort>,
     /// 0 for none.
     pub persistent_keepalive_s: Option<u16>,
-}
-
-/// An endpoint as it is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPort {
-    /// An address, perhaps with a zone, or a name that the caller resolves.
-    pub host: String,
-    #[allow(missing_docs)]
-    pub port: u16,
-}
-
-impl HostPort {
-    /// Whether its address may be another one later: it is a name, or the name of an interface is in it.
-    pub fn is_name(&self) -> bool {
-        self.host.parse::<IpAddr>().is_err()
-    }
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
 }
 
 /// A line that cannot be used.
@@ -294,27 +271,6 @@ fn keepalive(text: &str) -> Result<u16, ValueError> {
     })
 }
 
-pub(super) fn host_port(text: &str) -> Result<HostPort, ValueError> {
-    let invalid = || {
-        let what = format!("{} is not an endpoint", quote(text));
-        ValueError::new(what, "write it as vpn.example.com:51820, 192.0.2.1:51820 or [2001:db8::1]:51820")
-    };
-    let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
-    let port = port.parse().map_err(|_| invalid())?;
-    let host = match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']').filter(|host| is_ipv6(host)),
-        None => Some(host).filter(|host| !host.is_empty() && !host.contains([':', ' ', '[', ']', '/'])),
-    };
-    Ok(HostPort { host: host.ok_or_else(invalid)?.to_owned(), port })
-}
-
-/// An IPv6 address, perhaps with a zone, which is the name or the number of an interface.
-fn is_ipv6(host: &str) -> bool {
-    let (ip, zone) = host.split_once('%').map_or((host, None), |(ip, zone)| (ip, Some(zone)));
-    let is_zone = |zone: &str| !zone.is_empty() && !zone.contains(|c: char| c.is_whitespace() || "[]/%".contains(c));
-    ip.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(is_zone)
-}
-
 impl QuickConfig {
     /// Erases the keys: who has made a change of them ([`QuickConfig::device_change`]) needs them no longer.
     pub fn erase_keys(&mut self) {
@@ -386,26 +342,6 @@ mod tests {
         assert_eq!(change.peers[1].endpoint, Some("[2001:db8::1]:1".parse().unwrap()));
         assert!(change.replace_peers && change.peers[0].replace_allowed_ips);
         assert_eq!(change.peers[0].allowed_ips.len(), 2);
-    }
-
-    #[test]
-    fn an_endpoint_is_written_as_it_is_read() {
-        for (text, host, is_name) in [
-            ("vpn.example.com:1", "vpn.example.com", true),
-            ("192.0.2.1:65535", "192.0.2.1", false),
-            ("[2001:db8::1]:1", "2001:db8::1", false),
-            ("[fe80::1%eth0.7]:1", "fe80::1%eth0.7", true),
-            ("[fe80::1%3]:1", "fe80::1%3", true),
-        ] {
-            let endpoint = host_port(text).unwrap();
-            assert_eq!((endpoint.host.as_str(), endpoint.is_name()), (host, is_name));
-            assert_eq!(endpoint.to_string(), text);
-        }
-        for text in
-            ["[fe80::1%]:1", "[fe80::1%a b]:1", "[fe80::1%a%b]:1", "fe80::1%eth0:1", "[192.0.2.1%eth0]:1", "a:b:1"]
-        {
-            assert!(host_port(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -607,12 +607,12 @@ fn reading(probes: &Probes) -> Reading {
 
 #[cfg(test)]
 mod tests {
-    use parshall_bpf::diagnose::features::SIGHTS;
+    use parshall_bpf::diagnose::features::OBSERVATIONS;
     use parshall_core::judge::cause::CAUSES;
 
     #[test]
     fn what_the_probes_lose_are_causes_that_exist() {
-        for id in SIGHTS.iter().flat_map(|sight| sight.causes) {
+        for id in OBSERVATIONS.iter().flat_map(|observation| observation.causes) {
             assert!(CAUSES.iter().any(|cause| cause.id == *id), "{id}");
         }
     }

@@ -52,15 +52,15 @@ impl Mapping {
     }
 }
 
-/// What the mappings that are kept may take, in bytes.
+/// The most bytes that the stored mappings may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room(pub u64);
+pub struct Budget(pub u64);
 
-/// The mappings of a process that `wanted` asks for, ascending; none when it is gone. What they take is taken from `room`, and
+/// The mappings of a process that `wanted` asks for, ascending; none when it is gone. What they take is taken from `budget`, and
 /// mappings beyond a limit are reported as left out.
-pub fn read(tgid: u32, room: &mut Room, wanted: impl Fn(&Range<u64>, bool) -> bool) -> Vec<Mapping> {
+pub fn read(tgid: u32, budget: &mut Budget, wanted: impl Fn(&Range<u64>, bool) -> bool) -> Vec<Mapping> {
     let Ok(file) = File::open(format!("/proc/{tgid}/maps")) else { return Vec::new() };
-    let (maps, whole) = parse_all(BufReader::new(file), room, wanted);
+    let (maps, whole) = parse_all(BufReader::new(file), budget, wanted);
     if !whole {
         left_out::add(format!(
             "the memory map of process {tgid} is too long and was read in part: names of its functions may be missing"
@@ -70,7 +70,11 @@ pub fn read(tgid: u32, room: &mut Room, wanted: impl Fn(&Range<u64>, bool) -> bo
 }
 
 /// The wanted mappings, and whether these are all.
-fn parse_all(file: impl BufRead, room: &mut Room, wanted: impl Fn(&Range<u64>, bool) -> bool) -> (Vec<Mapping>, bool) {
+fn parse_all(
+    file: impl BufRead,
+    budget: &mut Budget,
+    wanted: impl Fn(&Range<u64>, bool) -> bool,
+) -> (Vec<Mapping>, bool) {
     let (mut maps, mut whole, mut left) = (Vec::new(), true, READ_MAX);
     let ended = bounded_file::lines(file, LINE_MAX, &mut left, |line, is_whole| {
         // A file name may hold any bytes.
@@ -84,11 +88,11 @@ fn parse_all(file: impl BufRead, room: &mut Room, wanted: impl Fn(&Range<u64>, b
         }
         mapping.path.shrink_to_fit();
         let bytes = (size_of::<Mapping>() + mapping.path.len()) as u64;
-        whole = bytes <= room.0;
+        whole = bytes <= budget.0;
         if !whole {
             return ControlFlow::Break(());
         }
-        room.0 -= bytes;
+        budget.0 -= bytes;
         maps.push(mapping);
         ControlFlow::Continue(())
     });
@@ -103,7 +107,7 @@ pub fn holds_any(range: &Range<u64>, addresses: &[u64]) -> bool {
 /// All mappings of a process, for tests of processes that mean no harm.
 #[cfg(test)]
 pub fn all(tgid: u32) -> Vec<Mapping> {
-    read(tgid, &mut Room(u64::MAX), |_, _| true)
+    read(tgid, &mut Budget(u64::MAX), |_, _| true)
 }
 
 /// The mapping that holds an address.
@@ -163,16 +167,16 @@ mod tests {
         let line = b"1000-2000 r-xp 0 fd:1f 1234 /a/b\n";
         let endless =
             |line: &[u8]| BufReader::new(std::io::Cursor::new(line.repeat(READ_MAX as usize / line.len() + 2)));
-        let mut room = Room(1000);
-        let (maps, whole) = parse_all(endless(line), &mut room, |_, _| true);
+        let mut budget = Budget(1000);
+        let (maps, whole) = parse_all(endless(line), &mut budget, |_, _| true);
         let one = (size_of::<Mapping>() + 4) as u64;
-        assert_eq!((maps.len() as u64, whole, room.0), (1000 / one, false, 1000 % one));
-        let (maps, whole) = parse_all(endless(line), &mut Room(1000), |range, _| range.start != 0x1000);
+        assert_eq!((maps.len() as u64, whole, budget.0), (1000 / one, false, 1000 % one));
+        let (maps, whole) = parse_all(endless(line), &mut Budget(1000), |range, _| range.start != 0x1000);
         assert_eq!((maps.len(), whole), (0, false), "none is wanted, and the file is longer than what is read");
-        assert!(parse_all(&line[..], &mut Room(1000), |_, _| true).1);
+        assert!(parse_all(&line[..], &mut Budget(1000), |_, _| true).1);
         // A path that is longer than a system call takes: the mapping is known, its name is not.
         let long = [&b"1000-2000 r-xp 0 fd:1f 1234 /"[..], &vec![b'x'; 1 << 20], b"/a\n", line].concat();
-        let (maps, whole) = parse_all(&long[..], &mut Room(1000), |_, _| true);
+        let (maps, whole) = parse_all(&long[..], &mut Budget(1000), |_, _| true);
         let paths: Vec<(&str, u64)> = maps.iter().map(|mapping| (mapping.path.as_str(), mapping.inode)).collect();
         assert_eq!((paths, whole), (vec![("", 1234), ("/a/b", 1234)], true));
     }

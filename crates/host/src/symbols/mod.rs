@@ -1,6 +1,7 @@
 //! Stacks of addresses: stores each distinct one once, and names its frames while the process still runs.
 mod elf;
 mod elf_copy;
+mod frame;
 mod maps;
 mod names;
 mod perf_map;
@@ -13,17 +14,13 @@ use parshall_evidence::{Frame, Stack};
 
 use super::left_out;
 use super::timed_worker::TimedWorker;
+use frame::{FRAMES_MAX, hex_frame};
 use names::Names;
 use unwind::Unwinders;
 pub use unwind::UserStack;
 
-/// The most frames of a stack that are kept.
-const FRAMES_MAX: usize = 48;
 /// The most distinct stacks that are kept; further stalls and samples still count, but without their stack.
 const STACKS_MAX: usize = 20_000;
-/// Bytes of a function's name that are kept.
-const NAME_MAX: usize = 1024;
-
 /// A stack as the kernel reports it: addresses, innermost first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Raw {
@@ -161,16 +158,6 @@ impl Stacks {
         };
         self.names.extend(new.into_iter().map(|address| (tgid, address)).zip(frames));
     }
-}
-
-fn hex_frame(tgid: u32, address: u64) -> Frame {
-    Frame { name: format!("{address:#x}"), module: String::new(), kernel: tgid == 0 }
-}
-
-/// The begin of a name that a process chose.
-fn shortened(name: &str) -> String {
-    let end = (0..=NAME_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-    name[..end].to_owned()
 }
 
 /// Whether this stack of a wake-up is one of an interrupt, whose "waker" only happened to be running.

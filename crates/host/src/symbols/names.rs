@@ -11,8 +11,9 @@ use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use parshall_evidence::Frame;
 
-use super::maps::{self, Mapping, Room};
-use super::{elf_copy, hex_frame, perf_map, shortened};
+use super::frame::{hex_frame, shortened};
+use super::maps::{self, Budget, Mapping};
+use super::{elf_copy, perf_map};
 use crate::foreign_file::open_regular_link;
 use crate::left_out;
 use crate::mountinfo::{self, Mount};
@@ -39,7 +40,7 @@ pub struct Names {
     mapped: HashMap<Mapped, Option<FileId>>,
     /// None for a file that could not be copied.
     copies: HashMap<FileId, Option<File>>,
-    /// What is left of `COPIED_MAX`.
+    /// The rest of `COPIED_MAX`.
     bytes_left: u64,
     mount_tables: MountTables,
 }
@@ -80,7 +81,7 @@ impl Names {
     fn of_process(&mut self, tgid: u32, addresses: &[u64]) -> HashMap<u64, Frame> {
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
-        let maps = maps::read(tgid, &mut Room(MAPS_MAX), |range, _| maps::holds_any(range, &addresses));
+        let maps = maps::read(tgid, &mut Budget(MAPS_MAX), |range, _| maps::holds_any(range, &addresses));
         let mut named = HashMap::new();
         for (mapping, inside) in by_mapping(&maps, &addresses) {
             let names = if mapping.path == VDSO {
@@ -110,7 +111,7 @@ impl Names {
     /// The vDSO is the same in every process of our word size, so ours is read instead.
     fn of_vdso(&self, theirs: &Mapping, addresses: &[u64]) -> Vec<Option<String>> {
         let length = |mapping: &Mapping| mapping.range.end - mapping.range.start;
-        let maps = maps::read(std::process::id(), &mut Room(MAPS_MAX), |_, executable| executable);
+        let maps = maps::read(std::process::id(), &mut Budget(MAPS_MAX), |_, executable| executable);
         let Some(ours) = maps.iter().find(|mapping| mapping.path == VDSO && length(mapping) == length(theirs)) else {
             return Vec::new();
         };
@@ -169,7 +170,7 @@ impl Names {
 
 /// Mount tables of other processes, whose length their users choose: up to 100,000 mounts in each namespace (`fs.mount-max`).
 pub struct MountTables {
-    /// What is left of `MOUNTS_MAX`.
+    /// The rest of `MOUNTS_MAX`.
     left: u64,
 }
 

@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use super::shortened;
+use super::frame::shortened;
 use crate::bounded_file::{self, Ended};
 use crate::foreign_file::open_regular;
 use crate::left_out;
@@ -86,7 +86,7 @@ mod tests {
         let (found, whole) = read(&map[..], &(0..1000).collect::<Vec<u64>>());
         assert_eq!(
             (found.len(), found[&7].len(), found[&5].as_str(), whole),
-            (1000, super::super::NAME_MAX, "five", true)
+            (1000, super::super::frame::NAME_MAX, "five", true)
         );
         let (found, whole) = read(std::io::repeat(b'x'), &[1]);
         assert_eq!((found.len(), whole), (0, false), "a map without end");

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use parshall_evidence::Stack;
 
+use super::frame::{NAME_MAX, shortened};
 use super::maps::{self, Mapping};
-use super::{NAME_MAX, Stacks, perf_map, shortened};
+use super::{Stacks, perf_map};
 
 /// A process that sleeps; killed when dropped.
 struct Sleeper(Child);

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 
 use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, UnwindRegsNative, Unwinder, UnwinderNative};
 
-use super::FRAMES_MAX;
-use super::maps::{self, Mapping, Room};
+use super::frame::FRAMES_MAX;
+use super::maps::{self, Budget, Mapping};
 use super::names::{MountTables, open_mapped};
 use super::unwind_info::{Data, UnwindInfo};
 
@@ -45,11 +45,11 @@ struct Process {
     tried: HashSet<u64>,
 }
 
-/// What was read of mapped files.
+/// Unwind information of mapped files.
 struct Files {
     /// By device and inode; None for a file without call frame information.
     known: HashMap<(u64, u64), Option<UnwindInfo>>,
-    /// What is left of `READ_MAX`.
+    /// The rest of `READ_MAX`.
     bytes_left: u64,
     mount_tables: MountTables,
 }
@@ -58,15 +58,15 @@ struct Files {
 pub struct Unwinders {
     processes: HashMap<u32, Process>,
     files: Files,
-    /// What is left of `MAPS_MAX`.
-    maps_left: Room,
+    /// The rest of `MAPS_MAX`.
+    maps_left: Budget,
 }
 
 impl Unwinders {
     /// Reads nothing yet.
     pub fn new() -> Self {
         let files = Files { known: HashMap::new(), bytes_left: READ_MAX, mount_tables: MountTables::new() };
-        Self { processes: HashMap::new(), files, maps_left: Room(MAPS_MAX) }
+        Self { processes: HashMap::new(), files, maps_left: Budget(MAPS_MAX) }
     }
 
     /// The addresses of a stack, innermost first: the instruction pointer and as many return addresses as can be found.
@@ -99,9 +99,9 @@ impl Unwinders {
 }
 
 impl Process {
-    fn new(tgid: u32, room: &mut Room) -> Self {
+    fn new(tgid: u32, budget: &mut Budget) -> Self {
         let (unwinder, cache) = (UnwinderNative::new(), CacheNative::new_in());
-        let maps = maps::read(tgid, room, |_, executable| executable);
+        let maps = maps::read(tgid, budget, |_, executable| executable);
         Self { maps, unwinder, cache, tried: HashSet::new() }
     }
 

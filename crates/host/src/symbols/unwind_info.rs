@@ -21,7 +21,7 @@ const RELATIVE: u8 = 0x1b;
 /// Contents of a section.
 pub type Data = Arc<[u8]>;
 
-/// What unwinding needs of a file.
+/// The parts of a file that unwinding needs.
 pub struct UnwindInfo {
     /// `.eh_frame_hdr` and its address.
     index: (u64, Data),

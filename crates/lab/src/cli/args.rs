@@ -6,11 +6,17 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
-use crate::recipe::TopologyKind;
+use crate::recipe::WireKind;
 use crate::units::{self, Format, ReportFormat};
 
-/// `parshall lab`
+/// Testbeds with known faults, loads, and experiments with commands of your own
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  parshall lab list
+  parshall lab run nagle-stall
+  parshall lab ab writes.toml
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct LabArgs {
     #[command(subcommand)]
     pub command: Command,
@@ -150,9 +156,9 @@ pub struct TestbedArgs {
 /// `parshall lab wire`
 #[derive(Debug, Clone, clap::Args)]
 pub struct WireArgs {
-    /// What is between the namespaces
-    #[arg(value_enum, default_value_t = TopologyKind::Veth)]
-    pub kind: TopologyKind,
+    /// The connection between the namespaces
+    #[arg(value_enum, default_value_t = WireKind::Veth)]
+    pub kind: WireKind,
     /// Packets lost on their way to the server (`delay`: both ways), in per cent
     #[arg(long, default_value_t = 0.0)]
     pub loss_percent: f64,
@@ -164,7 +170,7 @@ pub struct WireArgs {
     pub time: Duration,
 }
 
-/// What `lab ab` and `lab sweep` share.
+/// Flags that `lab ab` and `lab sweep` share.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ExperimentArgs {
     /// The experiment (docs/lab.md describes the file)

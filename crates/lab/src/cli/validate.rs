@@ -3,7 +3,7 @@ use parshall_core::report::Detail;
 use parshall_host::error::UserError;
 
 use super::args::{Command, ExperimentArgs, LabArgs, WireArgs};
-use crate::recipe::{Topology, TopologyKind};
+use crate::recipe::{Wire, WireKind};
 use crate::request::{
     CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, TestbedRequest, WireRequest,
 };
@@ -53,14 +53,14 @@ impl ExperimentArgs {
 impl WireArgs {
     fn validate(self) -> Result<WireRequest, UserError> {
         let in_range = (0.0..=100.0).contains(&self.loss_percent) && (0.0..=10_000.0).contains(&self.delay_ms);
-        if !in_range || self.kind == TopologyKind::Loopback {
+        if !in_range || self.kind == WireKind::Loopback {
             let hint = "use veth or delay, --loss-percent 0 to 100, --delay-ms 0 to 10000";
             return Err(UserError::new("no wire can be made like that", hint));
         }
-        if self.delay_ms > 0.0 && self.kind != TopologyKind::Delay {
+        if self.delay_ms > 0.0 && self.kind != WireKind::Delay {
             return Err(UserError::new("a veth pair has no delay", "use: parshall lab wire delay --delay-ms ..."));
         }
         let (kind, loss_percent, delay_ms) = (self.kind, self.loss_percent, self.delay_ms);
-        Ok(WireRequest { topology: Topology { kind, loss_percent, delay_ms, ..Topology::default() }, time: self.time })
+        Ok(WireRequest { wire: Wire { kind, loss_percent, delay_ms, ..Wire::default() }, time: self.time })
     }
 }

@@ -16,6 +16,11 @@ use super::report::{
 use super::results::{Run, TrialRecord};
 use super::words;
 
+/// Exit code: B is worse than A, or a later run worse than an earlier one.
+pub const WORSE: u8 = 3;
+/// Exit code: there is no answer.
+pub const UNDECIDED: u8 = 4;
+
 /// The probability that [`looks`] leave for a wrong difference.
 const ERROR: f64 = 0.05;
 /// Counters named at a turn.
@@ -31,7 +36,7 @@ pub struct Block<'a> {
     pub a: &'a TrialRecord,
     pub b: &'a TrialRecord,
     pub control: &'a TrialRecord,
-    /// What the control is compared with: A, or the trial that ran beside it.
+    /// The trial that the control is compared with: A, or the one that ran beside it.
     pub beside: &'a TrialRecord,
 }
 

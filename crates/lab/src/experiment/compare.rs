@@ -12,10 +12,10 @@ use parshall_host::error::UserError;
 use parshall_host::output;
 use serde::{Deserialize, Serialize};
 
+use super::analyse::{self, UNDECIDED, WORSE};
 use super::file::{Experiment, Kind};
 use super::metric::Better;
 use super::results::{self, Run};
-use super::{UNDECIDED, WORSE, analyse};
 use crate::request::CompareRequest;
 use crate::units::ReportFormat;
 
@@ -35,7 +35,7 @@ struct Comparison {
     lines: Vec<Line>,
 }
 
-/// What is compared, with the change from the earlier run to the later one.
+/// A compared value, with its change from the earlier run to the later one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Line {
     metric: String,
@@ -103,7 +103,7 @@ fn comparison(before: &Run, after: &Run) -> Result<Comparison, UserError> {
         || one.stage.network != two.stage.network
     {
         return refuse(
-            "the two runs are not of one experiment: the variable, the topology or --duet differs".to_owned(),
+            "the two runs are not of one experiment: the variable, the network or --duet differs".to_owned(),
         );
     }
     let lines = match old.kind {

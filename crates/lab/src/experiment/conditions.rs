@@ -1,4 +1,4 @@
-//! What the host did during a trial: read before it and after it.
+//! The host's activity during a trial: read before it and after it.
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
@@ -30,7 +30,7 @@ impl Before {
         Self { at: Instant::now(), cpu: CpuTimes::now(), memory_s: stalled_s("memory"), io_s: stalled_s("io") }
     }
 
-    /// What happened since, where the trial itself used so much CPU time.
+    /// The activity since then. `used` is the CPU time of the trial itself.
     pub fn until_now(&self, trial_cpu_s: f64) -> Conditions {
         let wall_s = self.at.elapsed().as_secs_f64().max(1e-6);
         let since = |before: Option<f64>, now: Option<f64>| Some(((now? - before?) / wall_s).clamp(0.0, 1.0));

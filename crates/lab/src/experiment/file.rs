@@ -11,8 +11,9 @@ use parshall_host::error::UserError;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::metric::{Metric, RawMetric};
-use crate::recipe::{FileSpec, ProcessSpec, Stage, Topology, check_side, network};
+use super::metric::{Metric, Problem, RawMetric};
+use crate::process::program_path;
+use crate::recipe::{FileSpec, ProcessSpec, Stage, Wire, check_side, network};
 
 /// Placeholders that the testbed fills in; a variable cannot have their names.
 const PLACEHOLDERS: [&str; 8] = ["parshall", "addr", "port", "port2", "port3", "dir", "for", "seconds"];
@@ -70,7 +71,7 @@ pub struct Variable {
     pub kind: Kind,
 }
 
-/// What an experiment is.
+/// The kind of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -111,7 +112,7 @@ struct RawFile {
     limits: Option<Spanned<RawLimits>>,
     #[serde(default)]
     needs: Vec<Spanned<String>>,
-    topology: Option<Spanned<Topology>>,
+    wire: Option<Spanned<Wire>>,
     testbed: Option<RawTestbed>,
     #[serde(default, rename = "file")]
     files: Vec<FileSpec>,
@@ -148,9 +149,6 @@ struct RawLimits {
     frequency: Option<String>,
 }
 
-/// Where in the file something is wrong, what, and what to write instead.
-pub type Problem = (std::ops::Range<usize>, String, String);
-
 impl Experiment {
     /// Reads and checks the file.
     pub fn read(path: &Path) -> Result<Self, UserError> {
@@ -174,7 +172,7 @@ impl Experiment {
 
     /// Fails if a program that the experiment needs is not installed here.
     pub fn check_programs(&self) -> Result<(), UserError> {
-        let missing = self.needs.iter().find(|(_, program)| super::manifest::program_path(program).is_none());
+        let missing = self.needs.iter().find(|(_, program)| program_path(program).is_none());
         missing.map_or(Ok(()), |(line, program)| {
             let what = format!("{}:{line}: {} is not installed", self.path, quote(program));
             Err(UserError::new(what, "install it, or take it out of needs"))
@@ -320,13 +318,13 @@ impl RawFile {
         ))
     }
 
-    /// The network that `topology` or `testbed` makes. `end` is the length of the file.
+    /// The network that `wire` or `testbed` makes. `end` is the length of the file.
     fn network(&self, end: usize) -> Result<Option<Testbed>, Problem> {
-        if let Some(topology) = &self.topology {
-            topology.get_ref().check().map_err(|(what, hint)| (topology.span(), what, hint))?;
+        if let Some(wire) = &self.wire {
+            wire.get_ref().check().map_err(|(what, hint)| (wire.span(), what, hint))?;
         }
-        let topology = self.topology.as_ref().map(|topology| topology.get_ref().clone()).unwrap_or_default();
-        network(&topology, self.testbed.as_ref(), end)
+        let wire = self.wire.as_ref().map(|wire| wire.get_ref().clone()).unwrap_or_default();
+        network(&wire, self.testbed.as_ref(), end)
             .map_err(|problem| (problem.at..problem.at, problem.error.what, problem.error.hint))
     }
 

@@ -1,4 +1,4 @@
-//! What the host and the programs of a run were, so that a later run is compared only with its like.
+//! The host and the programs of a run, so that a later run is compared only with its like.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::file::Experiment;
+use crate::process::program_path;
 
 /// Settings that change how fast traffic moves.
 const SYSCTLS: [&str; 22] = [
@@ -49,7 +50,7 @@ pub struct Manifest {
     pub files: BTreeMap<String, String>,
 }
 
-/// What two runs must share to be compared.
+/// Properties that two runs must share to be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     pub kernel: String,
@@ -59,7 +60,7 @@ pub struct Host {
     pub memory_gib: u64,
     /// The frequency governor of the first CPU; empty where the host has none.
     pub governor: String,
-    /// What /sys/devices/system/cpu/vulnerabilities says.
+    /// The contents of /sys/devices/system/cpu/vulnerabilities.
     pub mitigations: BTreeMap<String, String>,
     pub sysctls: BTreeMap<String, String>,
     /// The offloads that are on, by interface.
@@ -108,7 +109,7 @@ impl Host {
         }
     }
 
-    /// What differs from another host, in words.
+    /// Differences from another host, in words.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut compare = |what: &str, one: String, two: String| {
@@ -152,7 +153,7 @@ fn directory(path: &str) -> BTreeMap<String, String> {
     entries.filter_map(entry).collect()
 }
 
-/// Of the interfaces of this namespace. Those of a testbed are as its topology says.
+/// Of the interfaces of this namespace. Those of a testbed are as its file says.
 fn offloads() -> BTreeMap<String, Vec<String>> {
     let interfaces = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     let interface = |entry: fs::DirEntry| {
@@ -178,18 +179,6 @@ fn files_of(experiment: &Experiment) -> BTreeSet<PathBuf> {
         }
     }
     found
-}
-
-/// The file of a program, as execvp would find it.
-pub fn program_path(program: &str) -> Option<PathBuf> {
-    if program == "{parshall}" {
-        return std::env::current_exe().ok();
-    }
-    if program.contains('/') {
-        return Some(PathBuf::from(program)).filter(|path| path.is_file());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
 fn hash(path: &Path) -> Option<String> {
@@ -240,7 +229,5 @@ mod tests {
         fs::write(file.path(), "abc").expect("written");
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash(file.path()).as_deref(), Some(known));
-        assert!(program_path("sh").is_some_and(|path| path.is_absolute()));
-        assert_eq!(program_path("no-such-program-anywhere"), None);
     }
 }

@@ -6,8 +6,7 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::file::Problem;
-use super::tool_output::ToolValue;
+use super::tool_output::{ToolValue, document};
 use crate::process::Ended;
 
 /// The name of the measured command among the processes.
@@ -26,7 +25,7 @@ pub struct Metric {
     pub better: Better,
     pub compare: Compare,
     source: Source,
-    /// Whose output or use it is: processes, [`COMMAND`] or [`ALL`]. Only what is measured is summed over several.
+    /// The processes whose output or use it is, [`COMMAND`] or [`ALL`]. Only measured values are summed over several.
     of: Vec<String>,
     /// It is divided by this metric.
     per: Option<String>,
@@ -65,7 +64,7 @@ enum Source {
     Measure(Measure),
 }
 
-/// What the lab measures itself.
+/// A value that the lab measures itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Measure {
@@ -107,13 +106,16 @@ enum Of {
     Several(Vec<String>),
 }
 
-/// What a trial has left, for its metrics.
+/// The outputs and resources of a trial, from which its metrics are read.
 #[derive(Debug)]
 pub struct Trial {
     /// The command and the processes, by name.
     pub ended: BTreeMap<String, Ended>,
     pub wall_s: f64,
 }
+
+/// Where in the file something is wrong, what, and what to write instead.
+pub type Problem = (std::ops::Range<usize>, String, String);
 
 /// Checks the metrics of a file.
 pub fn check(raw: &[RawMetric], processes: &[String]) -> Result<Vec<Metric>, Problem> {
@@ -299,11 +301,6 @@ fn last_group<'t>(regex: &Regex, text: &'t str) -> Option<&'t str> {
 fn number(text: &str) -> Result<f64, String> {
     let found = text.trim().replace(',', "").parse().ok().filter(|value: &f64| value.is_finite());
     found.ok_or_else(|| format!("{} is no number", quote(text)))
-}
-
-pub(super) fn document(output: &str) -> Option<serde_json::Value> {
-    let line = || output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
-    serde_json::from_str(output).ok().or_else(line)
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 mod analyse;
 mod compare;
 mod conditions;
+mod duet;
 mod file;
 #[cfg(test)]
 mod golden;
 mod manifest;
 mod markdown;
-mod meeting;
 mod metric;
 mod profile;
 mod report;
@@ -33,7 +33,6 @@ use parshall_host::output::{self, style_for};
 pub use analyse::is_undecided;
 pub use compare::compare;
 pub use file::{Experiment, Kind};
-pub use manifest::program_path;
 pub use metric::Better;
 pub use report::Report;
 pub use text::{ab_table, curve_table};
@@ -44,11 +43,6 @@ use crate::request::ExperimentRequest;
 use crate::testbed;
 use crate::units::ReportFormat;
 use run::Session;
-
-/// B is worse than A, or a later run worse than an earlier one.
-const WORSE: u8 = 3;
-/// There is no answer.
-const UNDECIDED: u8 = 4;
 
 /// `lab ab` or `lab sweep`.
 pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
@@ -89,8 +83,8 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
         draw(&report, directory)?;
     }
     Ok(match (analyse::is_worse(&report), analyse::is_undecided(&report)) {
-        (true, _) => ExitCode::from(WORSE),
-        (_, true) => ExitCode::from(UNDECIDED),
+        (true, _) => ExitCode::from(analyse::WORSE),
+        (_, true) => ExitCode::from(analyse::UNDECIDED),
         _ => ExitCode::SUCCESS,
     })
 }
@@ -146,7 +140,7 @@ fn draw(report: &Report, directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What would be done, for `--check`.
+/// The plan that `--check` prints.
 fn plan(experiment: &Experiment, request: &ExperimentRequest) -> String {
     let variable = &experiment.variable;
     let values: Vec<String> = variable.values.iter().map(ToString::to_string).collect();

@@ -57,7 +57,7 @@ impl Profile {
 #[derive(Debug)]
 pub struct Profiled {
     samples: HashMap<Vec<u64>, u64>,
-    /// What each CPU did, in µs.
+    /// Time of each CPU by use, in µs.
     cpus: BTreeMap<String, u64>,
 }
 
@@ -88,7 +88,7 @@ impl Profiled {
     }
 }
 
-/// What each CPU has done since boot, in µs.
+/// Time of each CPU by use since boot, in µs.
 fn cpu_times() -> BTreeMap<String, u64> {
     parse_cpu_times(&fs::read_to_string("/proc/stat").unwrap_or_default())
 }

@@ -22,7 +22,7 @@ pub struct Report {
     pub variable: VariableReport,
     /// One sentence, or two.
     pub summary: String,
-    /// What to do next; empty where the answer is plain.
+    /// Advice on what to do next; empty where the answer is clear.
     pub hint: String,
     /// In `lab ab` only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Report {
     pub curves: Vec<Curve>,
     /// In the order in which they ran.
     pub trials: Vec<TrialReport>,
-    /// What limits the answer.
+    /// Limits of the answer.
     pub notes: Vec<String>,
     /// The command of each value, for a shell.
     pub commands: Vec<CommandReport>,

@@ -8,9 +8,9 @@ use parshall_host::error::UserError;
 use parshall_host::utc;
 
 use super::analyse;
+use super::duet::{Duet, PartnerFailed};
 use super::file::{Experiment, Kind};
 use super::manifest::Manifest;
-use super::meeting::{Deserted, Meeting};
 use super::results::{self, EndRecord, Log, RESULTS_SCHEMA, Record, Run, RunRecord, TrialRecord};
 use super::trial::{self, Measured};
 use crate::interrupt::Interrupt;
@@ -26,7 +26,7 @@ pub struct Session<'a> {
     experiment: &'a Experiment,
     interrupt: &'a Interrupt,
     log: Log,
-    /// What the file of results holds.
+    /// The records of the file of results.
     run: Run,
     progress: Progress,
     begun: Instant,
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What was measured.
+    /// The finished run.
     pub fn into_run(self) -> Run {
         self.run
     }
@@ -132,14 +132,14 @@ impl<'a> Session<'a> {
     /// Makes trials at the same time and keeps them. Returns whether all count.
     fn duet(&mut self, block: u32, roles: &[Role]) -> anyhow::Result<bool> {
         self.interrupt.check()?;
-        let (experiment, interrupt, meeting) = (self.experiment, self.interrupt, Meeting::default());
+        let (experiment, interrupt, duet) = (self.experiment, self.interrupt, Duet::default());
         let mut measured: Vec<anyhow::Result<Measured>> = std::thread::scope(|scope| {
             let trials: Vec<_> = roles
                 .iter()
                 .map(|role| {
-                    let (value, guest) = (&experiment.variable.values[index_of(*role)], meeting.guest());
+                    let (value, partner) = (&experiment.variable.values[index_of(*role)], duet.partner());
                     scope.spawn(move || {
-                        trial::run(experiment, value, Some(&guest), interrupt).inspect_err(|_| guest.fail())
+                        trial::run(experiment, value, Some(&partner), interrupt).inspect_err(|_| partner.fail())
                     })
                 })
                 .collect();
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
             trials.into_iter().map(join).collect()
         });
         // The one that failed by itself says why.
-        let says_why = |trial: &anyhow::Result<_>| trial.as_ref().is_err_and(|error| !error.is::<Deserted>());
+        let says_why = |trial: &anyhow::Result<_>| trial.as_ref().is_err_and(|error| !error.is::<PartnerFailed>());
         if let Some(first) = measured.iter().position(says_why) {
             measured.swap(0, first);
         }

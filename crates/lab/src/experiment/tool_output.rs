@@ -2,8 +2,6 @@
 use parshall_core::load::tool::{self, Tool};
 use serde_json::Value;
 
-use super::metric::document;
-
 /// The programs, with the flags that their output needs, and their values.
 const PROGRAMS: [(&str, Option<Tool>, &[&str]); 4] = [
     (
@@ -95,6 +93,12 @@ fn iperf3(document: &Value, name: &str) -> Option<f64> {
         _ => None,
     };
     value.filter(|value| value.is_finite())
+}
+
+/// The JSON document that a program wrote, alone or as the last of several lines.
+pub fn document(output: &str) -> Option<serde_json::Value> {
+    let line = || output.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+    serde_json::from_str(output).ok().or_else(line)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use parshall_core::text::quote;
 use parshall_host::error::UserError;
 
 use super::conditions::{self, Before};
+use super::duet::{Partner, PartnerFailed};
 use super::file::{Experiment, Value};
-use super::meeting::{Deserted, Guest};
 use super::metric::{self, COMMAND, Trial};
 use super::profile::{Profile, Profiled};
 use crate::interrupt::Interrupt;
@@ -23,7 +23,7 @@ const CHECK: Duration = Duration::from_millis(50);
 /// The delay line among the users of CPU time.
 const DELAY_LINE: &str = "delay line";
 
-/// What a trial gave.
+/// The result of a trial.
 #[derive(Debug, Clone)]
 pub struct Measured {
     pub metrics: BTreeMap<String, f64>,
@@ -39,7 +39,7 @@ pub struct Measured {
 pub fn run(
     experiment: &Experiment,
     value: &Value,
-    beside: Option<&Guest<'_>>,
+    beside: Option<&Partner<'_>>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Measured> {
     let stage = experiment.stage(value);
@@ -51,8 +51,8 @@ pub fn run(
     })?;
     let counters_before = counters(&testbed)?;
     let emulated = testbed.delay_line_cpu_s();
-    if let Some(guest) = beside {
-        guest.meet();
+    if let Some(partner) = beside {
+        partner.wait_for_other();
     }
     let before = Before::now();
     let begun = Instant::now();
@@ -60,8 +60,8 @@ pub fn run(
         testbed.start_command(&experiment.command(value), &experiment.environment(value), &experiment.cpus)?;
     while !command.wait_for(CHECK)? {
         interrupt.check()?;
-        if beside.is_some_and(Guest::is_deserted) {
-            return Err(Deserted.into());
+        if beside.is_some_and(Partner::has_failed) {
+            return Err(PartnerFailed.into());
         }
         if let Some(profile) = &mut profile {
             profile.drain();

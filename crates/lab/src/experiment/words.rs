@@ -18,7 +18,7 @@ pub fn answer(verdict: Verdict) -> &'static str {
     }
 }
 
-/// What a trial is of: `A`, `B`, `A again`, or the value in a sweep.
+/// The name of a trial: `A`, `B`, `A again`, or the value in a sweep.
 pub fn variant(role: Option<Role>, value: &str) -> String {
     match role {
         Some(Role::A) => "A".to_owned(),

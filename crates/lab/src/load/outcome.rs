@@ -3,7 +3,7 @@ use parshall_core::load::{Latencies, Latency, Limit};
 use parshall_core::units::{bit_rate, decimal, percent, time_us};
 use serde::{Deserialize, Serialize};
 
-use super::Clock;
+use super::common::Clock;
 
 /// The format of a load's result.
 pub const LOAD_SCHEMA: &str = "parshall.load/1";
@@ -37,10 +37,10 @@ pub struct Outcome {
     /// From when a request was due until its reply was complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// What this process used.
+    /// Resources that this process used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// What the server's process used meanwhile.
+    /// Resources that the server's process used meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_cpu: Option<Cpu>,
     /// Only of the generators of load.
@@ -63,7 +63,7 @@ pub struct Cpu {
     pub busiest_thread: Option<f64>,
 }
 
-/// What generators know beside the rest.
+/// Results that only generators have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generated {
     /// Requests per second of an open loop's schedule, or packets.
@@ -84,7 +84,7 @@ pub struct Generated {
     /// Share of the packets that did not arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_share: Option<f64>,
-    /// What limited the load beside the server and the path.
+    /// Limits of the load beside the server and the path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
 }
@@ -120,9 +120,14 @@ fn three_digits(value: f64) -> String {
 impl Outcome {
     /// The result of a load that began with `clock` and ends now.
     pub fn new(kind: &str, role: &str, port: Option<u16>, clock: &Clock, requests: u64, bytes: u64) -> Self {
-        let cpu = Cpu::new(parshall_sys::clock::process_cpu_ns() as f64 / 1e9, requests, bytes);
-        let outcome = Self::of_window(kind, role, port, clock.begin.elapsed().as_secs_f64(), requests, bytes);
-        Self { cpu: Some(cpu), ..outcome }
+        Self::of_window(kind, role, port, clock.elapsed().as_secs_f64(), requests, bytes).with_own_cpu()
+    }
+
+    /// With the CPU time of this process.
+    pub fn with_own_cpu(mut self) -> Self {
+        let seconds = parshall_sys::clock::process_cpu_ns() as f64 / 1e9;
+        self.cpu = Some(Cpu::new(seconds, self.requests, self.bytes));
+        self
     }
 
     /// The result of the measured part of a load.

@@ -5,7 +5,8 @@ use parshall_core::sock_diag::{Message, Messages, push_dump, tables};
 use parshall_evidence::socket::Selection;
 use parshall_sys::sock_diag::{DiagSocket, Plain, Reader, Ringed};
 
-use super::{Clock, Common, Outcome, print_ready};
+use super::common::{Clock, Common, print_ready};
+use super::outcome::Outcome;
 
 const KIND: &str = "sock-diag";
 
@@ -28,7 +29,7 @@ enum With {
     IoUring,
 }
 
-/// What has been read.
+/// Counts of what was read.
 #[derive(Debug, Default)]
 struct Stats {
     messages: u64,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Clock;
+use super::common::Clock;
 use parshall_host::error::UserError;
 
 /// Options that both ends share.

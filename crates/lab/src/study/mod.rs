@@ -25,7 +25,7 @@ pub struct Study {
     pub id: String,
     /// One line.
     pub title: String,
-    /// What is compared and why, in a few sentences.
+    /// The question in a few sentences: the comparisons and their reason.
     pub question: String,
     /// Programs that must be installed.
     pub needs: Vec<String>,
@@ -56,7 +56,7 @@ pub enum Expected {
     Shape { knee: bool, collapse: bool },
 }
 
-/// What parshall itself says about a variant while it is measured.
+/// The diagnosis that parshall itself makes of a variant while it is measured.
 #[derive(Debug, Clone)]
 pub struct Diagnosis {
     /// The same experiment with a load that lasts for the observation.
@@ -72,7 +72,7 @@ pub const DIAGNOSIS_MARGIN: Duration = Duration::from_secs(3);
 
 /// A comparison that has been made.
 #[derive(Debug, Serialize)]
-pub struct Made<'a> {
+pub struct ComparisonResult<'a> {
     pub name: &'a str,
     pub expected: String,
     pub got: String,

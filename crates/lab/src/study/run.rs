@@ -5,7 +5,7 @@ use parshall_core::judge::judge;
 use parshall_host::output;
 use serde::Serialize;
 
-use super::{Comparison, Diagnosed, Diagnosis, Made, Outcome, STUDY_SCHEMA, Study, text};
+use super::{Comparison, ComparisonResult, Diagnosed, Diagnosis, Outcome, STUDY_SCHEMA, Study, text};
 use crate::experiment::{self, Kind, Report};
 use crate::interrupt::Interrupt;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
@@ -22,7 +22,7 @@ struct StudyResult<'a> {
     name: &'a str,
     /// No answer was other than expected; some may be undecided.
     matched: bool,
-    comparisons: &'a [Made<'a>],
+    comparisons: &'a [ComparisonResult<'a>],
 }
 
 /// Runs a study. Returns whether no answer was other than expected. With `results`, the trials of each comparison are kept.
@@ -70,13 +70,13 @@ pub fn check(study: &Study, interrupt: &Interrupt) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn compared<'a>(comparison: &'a Comparison, report: Report, diagnosis: Option<Diagnosed>) -> Made<'a> {
+fn compared<'a>(comparison: &'a Comparison, report: Report, diagnosis: Option<Diagnosed>) -> ComparisonResult<'a> {
     let expect = &comparison.expect;
     let outcome = match &diagnosis {
         Some(diagnosis) if !diagnosis.matched => Outcome::Mismatched,
         _ => expect.answer.compare(&report),
     };
-    Made {
+    ComparisonResult {
         name: &comparison.name,
         expected: text::expected(&expect.answer),
         got: text::got(&report),

@@ -2,19 +2,19 @@
 use parshall_core::experiment::Verdict;
 use parshall_host::output::{TextStyle, clean, words as wrap};
 
-use super::{Expected, Made, Outcome, Study};
+use super::{ComparisonResult, Expected, Outcome, Study};
 use crate::experiment::{Better, Report, ab_table, answer, curve_table, metric_change};
 use crate::terminal;
 
 const INDENT: usize = 3;
 
-/// What the study asks.
+/// The head of the text: the question of the study.
 pub fn question(study: &Study, style: TextStyle) -> String {
     indented(study.question.trim(), 0, style) + "\n"
 }
 
 /// One comparison: its answer, its table, and whether that was expected.
-pub fn comparison(n: usize, made: &Made<'_>, style: TextStyle) -> String {
+pub fn comparison(n: usize, made: &ComparisonResult<'_>, style: TextStyle) -> String {
     let heading = terminal::heading(&format!("{n}  {}", made.name), style);
     let report = &made.report;
     let mut lines = vec![String::new(), heading, indented(&format!("{}: {}", made.got, report.summary), INDENT, style)];
@@ -49,7 +49,7 @@ pub fn comparison(n: usize, made: &Made<'_>, style: TextStyle) -> String {
 }
 
 /// All comparisons in one table: how each metric with a direction changed, as far as the terminal is wide enough.
-pub fn result(made: &[Made<'_>], style: TextStyle) -> String {
+pub fn result(made: &[ComparisonResult<'_>], style: TextStyle) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for made in made {
         let Some(ab) = &made.report.ab else { continue };

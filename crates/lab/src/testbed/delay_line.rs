@@ -116,7 +116,7 @@ struct Carrier<'a> {
     frames: Vec<Vec<u8>>,
     /// Indices of `frames` that hold nothing.
     free: Vec<usize>,
-    /// What is read into.
+    /// Receive buffer.
     buffer: Vec<u8>,
     /// Bytes under way to each device.
     under_way: Vec<usize>,

@@ -17,7 +17,7 @@ use parshall_sys::tun;
 use super::delay_line::{DelayLine, Line};
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
-/// What a namespace gets that names no congestion control. Not every host allows cubic in namespaces.
+/// The congestion control of a namespace that names none. Not every host allows cubic in namespaces.
 const CONTROL_DEFAULTS: [&str; 2] = ["cubic", "reno"];
 /// Packets that may wait until the delay line reads them. The default of 500 is less than a burst of TCP.
 const TUN_QUEUE: u32 = 10_000;
@@ -68,7 +68,7 @@ impl Network {
         Ok(network)
     }
 
-    /// What was made.
+    /// The parts that were made.
     pub fn testbed(&self) -> &Testbed {
         &self.testbed
     }
@@ -99,7 +99,7 @@ impl Network {
         self.losses.iter().try_for_each(|each| each.loss.restart())
     }
 
-    /// What happened to the packets that an end (0: a) of a link has sent since; None where nothing impairs them.
+    /// Counts of the packets that an end (0: a) of a link has sent since then; None where nothing impairs them.
     pub fn counts(&self, link: usize, from: usize) -> io::Result<Option<Counts>> {
         if self.testbed.links[link].means() == Means::DelayLine {
             let line = self.testbed.links[..link].iter().filter(|link| link.means() == Means::DelayLine).count();

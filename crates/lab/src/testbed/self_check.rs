@@ -25,7 +25,7 @@ const PACE_MIN: Duration = Duration::from_micros(200);
 /// How long probes are sent at most, and packets of the full rate at least.
 const PROBES_TIME: Duration = Duration::from_secs(1);
 const RATE_TIME: Duration = Duration::from_millis(150);
-/// What a wake-up may take, and a share of the delay beside it.
+/// The most time that a wake-up may take, and a share of the delay beside it.
 const DELAY_SLACK_MS: f64 = 0.5;
 const DELAY_SLACK_SHARE: f64 = 0.05;
 const RATE_SLACK_SHARE: f64 = 0.1;
@@ -72,7 +72,7 @@ struct Probe<'a> {
     receiver: UdpSocket,
 }
 
-/// What arrived of the probes.
+/// The probes that arrived.
 #[derive(Default)]
 struct Arrived {
     numbers: BTreeSet<u64>,

@@ -333,7 +333,7 @@ fn trials_run_in_a_testbed_of_their_own() {
         "veth",
         r#"variable = { name = "bytes", a = 256, b = 65536 }
 command = ["{parshall}", "lab", "load", "stream", "--connect", "{addr}:{port}", "--write-bytes", "{bytes}", "--for", "400ms", "--format", "json"]
-topology = { kind = "veth" }
+wire = { kind = "veth" }
 blocks = 8
 limits = { steal = "off" }
 [[process]]

@@ -130,7 +130,7 @@ fn a_tunnel_that_dies_lets_nothing_out_until_it_is_taken_down() {
     }
 }
 
-/// What a tunnel that died holds is replaced when the file has changed.
+/// Blocked routes of a tunnel that died are replaced when the file has changed.
 #[test]
 fn the_next_tunnel_may_have_other_routes_than_the_one_that_died() {
     let what = "other routes of a parshall tunnel that died";
@@ -255,8 +255,8 @@ fn a_signal_that_comes_again_ends_a_tunnel_as_one_does() {
     let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
     wait_until("the hook has not ended", || children().split_whitespace().count() == 1);
     // The process that moves packets takes a while to end.
-    let mover = worker(running.pid()).to_string();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &mover]).status().unwrap().success());
+    let worker_pid = worker(running.pid()).to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &worker_pid]).status().unwrap().success());
     signal("-STOP");
     for _ in 0..10 {
         running.signal("-INT");
@@ -463,7 +463,8 @@ fn every_loop_works_without_sockets_of_ipv6() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tunnel/noipv6.c");
     let built = Command::new("gcc").args(["-shared", "-fPIC", source, "-o"]).arg(&library).status().unwrap();
     assert!(built.success());
-    for (n, engine) in [&["--engine", "plain"][..], &["--threads", "2"], &["--engine", "uring"]].into_iter().enumerate()
+    for (n, engine) in
+        [&["--engine", "syscall"][..], &["--threads", "2"], &["--engine", "uring"]].into_iter().enumerate()
     {
         let ends = ends(&format!("nos{n}"));
         for (n, end) in ends.iter().enumerate() {

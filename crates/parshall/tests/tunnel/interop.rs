@@ -275,8 +275,8 @@ fn sessions_with_boringtun_are_replaced_under_load() {
 
 #[test]
 #[ignore = "make test-all"]
-fn linux_and_plain_carry_streams_and_roam() {
-    carries_streams_and_roams(Other::Linux, "plain");
+fn linux_and_syscall_carry_streams_and_roam() {
+    carries_streams_and_roams(Other::Linux, "syscall");
 }
 
 #[test]
@@ -287,8 +287,8 @@ fn linux_and_uring_carry_streams_and_roam() {
 
 #[test]
 #[ignore = "make test-all"]
-fn sessions_of_linux_and_plain_are_replaced_under_load() {
-    replaces_sessions_under_load(Other::Linux, "plain");
+fn sessions_of_linux_and_syscall_are_replaced_under_load() {
+    replaces_sessions_under_load(Other::Linux, "syscall");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What changes under a tunnel that is up: names and interfaces of endpoints, routes, ports, and marks of routers on the way.
+//! Changes under a tunnel that is up: names and interfaces of endpoints, routes, ports, and marks of routers on the way.
 //!
 //! ```text
 //!  host 0                               host 1
@@ -250,7 +250,7 @@ fn a_tunnel_goes_back_to_a_port_that_its_datagrams_still_leave_from() {
 }
 
 #[test]
-fn peers_that_are_not_there_hold_nobody_up() {
+fn peers_that_are_not_there_delay_no_other() {
     let what = "a tunnel to hosts of the link that do not answer";
     if !root(what) || !has(&["ip"], what) {
         return;

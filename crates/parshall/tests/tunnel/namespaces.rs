@@ -1,4 +1,4 @@
-//! What WireGuard's own test of namespaces checks in the kernel (tools/testing/selftests/wireguard/netns.sh), checked with
+//! The checks of WireGuard's own test of namespaces in the kernel (tools/testing/selftests/wireguard/netns.sh), made with
 //! `parshall tunnel`. What other suites check is not repeated: default routes, `wg-quick`, MTUs of paths, replaced sessions. Nor is
 //! what it marks as unsolved: loops through two tunnels.
 
@@ -394,7 +394,7 @@ fn a_peer_behind_a_peer_of_the_same_interface_is_reached() {
 }
 
 #[test]
-fn senders_are_told_that_nobody_takes_their_packets() {
+fn senders_learn_that_a_host_is_unreachable() {
     if !ready("messages about unreachable hosts") {
         return;
     }

@@ -1,4 +1,4 @@
-//! What operators do with a tunnel: `wg`, `wg-quick`, daemons, default routes, and what is left after a kill.
+//! Operation of a tunnel: `wg`, `wg-quick`, daemons, default routes, and what is left after a kill.
 //!
 //! ```text
 //!  host 0                               host 1
@@ -192,7 +192,7 @@ fn shows(host: &End) {
     assert!(peer["sent_bytes"].as_u64() > Some(1_000_000) && peer["handshake_age_s"].as_f64() < Some(20.0), "{peer}");
     let counters = &tunnel["counters"];
     assert!(counters["packets_read"].as_u64() > counters["frames_read"].as_u64(), "{counters}");
-    assert!(counters["datagrams_sent"].as_u64() > counters["trains_sent"].as_u64(), "{counters}");
+    assert!(counters["datagrams_sent"].as_u64() > counters["messages_sent"].as_u64(), "{counters}");
     let text = String::from_utf8(host.tunnel("show", &[]).stdout).unwrap();
     // The separator is that of the locale.
     assert!(text.contains(&host.interface) && text.contains("port 51820") && text.contains("1 peer"), "{text}");
@@ -296,7 +296,8 @@ fn it_ends_at_once_under_load() {
         return;
     }
     let scratch = Scratch::new();
-    for (n, engine) in [&["--engine", "plain"][..], &["--threads", "2"], &["--engine", "uring"]].into_iter().enumerate()
+    for (n, engine) in
+        [&["--engine", "syscall"][..], &["--threads", "2"], &["--engine", "uring"]].into_iter().enumerate()
     {
         let ends = ends(&format!("ld{n}"));
         for (n, end) in ends.iter().enumerate() {

@@ -64,7 +64,7 @@ fn contents(way: usize, n: u64) -> Vec<u8> {
     bytes
 }
 
-/// What has gone wrong and what has arrived, of all ways.
+/// Errors and arrivals of all directions.
 #[derive(Default)]
 struct Account {
     arrived: [AtomicU64; WAYS.len()],
@@ -252,7 +252,7 @@ impl Bed {
         self.set(RIGHT, &format!("private-key {}", self.scratch.file(&new.to_string()).display()));
     }
 
-    /// What `tunnel show` says of a host's tunnel.
+    /// The output of `tunnel show` on a host.
     fn report(&self, host: usize) -> serde_json::Value {
         let text = self.hosts[host].done(PARSHALL, &["tunnel", "show", &self.names[host], "--format", "json"]);
         serde_json::from_str::<serde_json::Value>(&text).unwrap()["tunnels"][0].take()

@@ -27,7 +27,7 @@ pub struct Ringed {
     /// The receive, while it is in flight.
     receive: Option<Request>,
     seen: Vec<Completion>,
-    /// What is sent next; comes back from the ring with its memory.
+    /// The next request; comes back from the ring with its memory.
     request: Vec<u8>,
 }
 

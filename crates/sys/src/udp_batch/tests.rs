@@ -129,7 +129,7 @@ fn a_super_datagram_is_received_whole_and_sent_on_whole() {
 }
 
 #[test]
-fn the_bits_of_ecn_pass_in_trains_and_in_parts() {
+fn the_bits_of_ecn_pass_in_gso_batches_and_in_parts() {
     for (ipv6, address) in [(false, "127.0.0.1:0"), (true, "[::1]:0")] {
         let [from, to] = [0, 1].map(|_| UdpSocket::bind(address).expect("loopback"));
         options::report_ecn(to.as_fd(), ipv6).expect("a UDP socket");

@@ -5,68 +5,11 @@ use std::os::fd::RawFd;
 
 use super::Ring;
 use super::buffers::Chunk;
+use super::receive_memory::{DATAGRAM_HEADER_LEN, NAME_LEN, OUT_LEN, ReadBuffer, Template};
 use super::requests::{Operation, Request};
 use crate::udp_batch::address::Name;
 use crate::udp_batch::control::{self, Control};
-use crate::udp_batch::memory::Fixed;
 use crate::udp_batch::{DatagramBatch, Received};
-
-/// `struct io_uring_recvmsg_out`: the lengths of the name, of the control messages and of the payload, and flags; 32 bits each.
-const OUT_LEN: usize = 16;
-/// The place of the name. It is longer than any name, so that the control messages behind it are aligned.
-const NAME_LEN: usize = 32;
-/// What stands in front of the payload in a buffer.
-pub const DATAGRAM_HEADER_LEN: usize = OUT_LEN + NAME_LEN + Control::BYTES;
-const _: () = assert!(size_of::<Name>() <= NAME_LEN && (OUT_LEN + NAME_LEN).is_multiple_of(8));
-
-/// The header that a multishot recvmsg is made with: only its lengths are used.
-pub(super) struct Template(libc::msghdr);
-
-// SAFETY: all pointers of the header are null.
-unsafe impl Send for Template {}
-
-impl Template {
-    fn new() -> Box<Self> {
-        // SAFETY: null pointers and zero lengths are a valid msghdr.
-        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-        header.msg_namelen = NAME_LEN as libc::socklen_t;
-        header.msg_controllen = Control::BYTES as _;
-        Box::new(Self(header))
-    }
-
-    pub(super) fn header(&self) -> *const libc::msghdr {
-        &raw const self.0
-    }
-}
-
-/// Memory that one read after another fills.
-#[derive(Debug)]
-pub struct ReadBuffer {
-    memory: Fixed<u8>,
-    len: usize,
-}
-
-impl ReadBuffer {
-    /// A buffer of `len` zero bytes.
-    pub fn new(len: usize) -> Self {
-        Self { memory: Fixed::zeroed(len), len }
-    }
-
-    /// Its first `len` bytes.
-    ///
-    /// # Panics
-    /// If it is not that long.
-    pub fn bytes(&self, len: usize) -> &[u8] {
-        assert!(len <= self.len, "{len} of {} bytes", self.len);
-        // SAFETY: the bytes are initialised and inside the buffer. The kernel writes only while a request owns the buffer.
-        unsafe { std::slice::from_raw_parts(self.memory.at(0), len) }
-    }
-
-    /// Where a read writes, and how much.
-    pub(super) fn place(&self) -> (*mut u8, u32) {
-        (self.memory.at(0), self.len as u32)
-    }
-}
 
 impl Ring {
     /// Receives messages with their senders and local addresses, each into one buffer of a group, whenever some arrive. The
@@ -79,7 +22,7 @@ impl Ring {
         self.submit(fd, tag, Operation::ReceiveDatagrams { group, template: Template::new() })
     }
 
-    /// What a chunk of [`Ring::recv_datagrams`] holds, and its payload; `None` if the kernel wrote less than a header.
+    /// The message in a chunk of [`Ring::recv_datagrams`], and its payload; `None` if the kernel wrote less than a header.
     ///
     /// # Panics
     /// If the chunk is of another ring.

@@ -11,6 +11,7 @@
 //! EINVAL on older kernels.
 mod buffers;
 mod datagrams;
+mod receive_memory;
 mod requests;
 
 use std::io;
@@ -25,7 +26,7 @@ use io_uring::{Builder, EnterFlags, IoUring};
 use crate::udp_batch::DatagramBatch;
 pub use buffers::Chunk;
 use buffers::Group;
-pub use datagrams::{DATAGRAM_HEADER_LEN, ReadBuffer};
+pub use receive_memory::{DATAGRAM_HEADER_LEN, ReadBuffer};
 pub use requests::Request;
 use requests::{AT_ONCE, Gather, Operation, Places, Requests};
 

@@ -8,7 +8,7 @@ use io_uring::types::Fd;
 use io_uring::{opcode, squeue};
 
 use super::buffers::Chunk;
-use super::datagrams::{ReadBuffer, Template};
+use super::receive_memory::{ReadBuffer, Template};
 use crate::udp_batch::DatagramBatch;
 
 /// Flags of a send that takes as many bytes as fit, and that raises no SIGPIPE.
@@ -91,7 +91,7 @@ pub(super) enum Places {
 /// The most pieces of one gathered send: UIO_MAXIOV.
 const PIECES_MAX: usize = 1024;
 
-/// What a request does, with the memory that it owns.
+/// The operation of a request, with the memory that it owns.
 pub(super) enum Operation {
     /// Receives into buffers of a group. With `bundle` one completion may fill several buffers.
     Receive { group: u16, bundle: bool },

@@ -309,7 +309,7 @@ fn message(to: &UdpSocket, count: usize) -> Box<DatagramBatch> {
 }
 
 #[test]
-fn trains_are_sent_in_order_and_received_with_their_addresses() {
+fn gso_batches_are_sent_in_order_and_received_with_their_addresses() {
     let [from, to] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").expect("loopback"));
     crate::udp_batch::options::gather_on_receive(to.as_fd()).expect("Linux 5.0");
     crate::udp_batch::options::report_local_address(to.as_fd(), false).expect("a UDP socket");

@@ -20,9 +20,9 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
-use crate::control::{self, Control, Listeners, interface_index};
+use crate::control::{self, Control, Listeners};
+use crate::data_path::Settings;
 use crate::engine::Loop;
-use crate::mover::Settings;
 use crate::ready;
 use crate::request::WorkRequest;
 use crate::route_watch::RouteWatch;
@@ -56,7 +56,7 @@ pub fn run(request: &WorkRequest) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What [`spawn::Child`] passes on, in this order.
+/// Descriptors that [`spawn::Child`] passes on, in this order.
 struct Given {
     /// The configuration comes here; the end of file ends this process.
     link: UnixStream,
@@ -94,7 +94,7 @@ fn prepare(
             .context("giving up root's privileges")?;
     }
     let control = Control::start(&request.interface, owner, listeners).context("starting the control thread")?;
-    let routes = RouteWatch::start(Arc::clone(worker.mover()))
+    let routes = RouteWatch::start(Arc::clone(worker.data_path()))
         .inspect_err(|error| tracing::warn!(%error, "changes of routes are noticed only when peers do not answer"))
         .ok();
     Ok((Loop::new(request.engine.engine, worker)?, control, routes))
@@ -104,7 +104,7 @@ fn prepare(
 fn read_change(link: &UnixStream) -> anyhow::Result<DeviceChange> {
     link.set_nonblocking(false)?;
     let (bytes, len) = read_request(link)?;
-    match parse_request(std::str::from_utf8(&bytes[..len])?, &interface_index)? {
+    match parse_request(std::str::from_utf8(&bytes[..len])?, &|name: &str| parshall_sys::link::index(name).ok())? {
         Request::Set(change) => Ok(change),
         _ => anyhow::bail!("it sets nothing"),
     }

@@ -19,7 +19,7 @@ use crate::request::{UpRequest, UserIds};
 /// How long the process may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
-/// What the process gets.
+/// Descriptors and settings that the process gets.
 pub struct Inherited<'a> {
     pub tun: &'a File,
     pub control: UnixListener,
@@ -94,7 +94,7 @@ impl Child {
         self.reap()
     }
 
-    /// What became of a process that has ended, or is about to.
+    /// The exit status of a process that has ended, or is about to.
     pub fn outcome(mut self) -> anyhow::Result<()> {
         self.reap()
     }

@@ -7,8 +7,12 @@ use parshall_host::output::PrintArgs;
 
 use super::engine::EngineArgs;
 
-/// Arguments of `parshall tunnel`.
+/// Carry packets to WireGuard peers
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall tunnel up wg0.conf
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct TunnelArgs {
     #[command(subcommand)]
     pub(super) command: TunnelCommand,
@@ -79,7 +83,7 @@ pub struct ProcessArgs {
     /// Go on in the background once the tunnel is up
     #[arg(long)]
     pub(super) daemon: bool,
-    /// What `--daemon` is replaced by in the command line of the daemon.
+    /// Replaces `--daemon` in the command line of the daemon.
     #[arg(long, hide = true, conflicts_with = "daemon")]
     pub(super) detached: bool,
     /// Where a daemon writes its log, instead of /run/parshall/tunnel/NAME.log

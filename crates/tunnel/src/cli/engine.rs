@@ -7,11 +7,11 @@ use crate::uring::Tunables;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum EngineName {
-    /// plain, which was measured to be faster
+    /// syscall, which was measured to be faster
     #[default]
     Auto,
     /// read, writev, recvmmsg and sendmmsg
-    Plain,
+    Syscall,
     /// io_uring, from Linux 6.1 on
     Uring,
 }
@@ -22,7 +22,7 @@ pub struct EngineArgs {
     /// The loop that moves packets
     #[arg(long, value_enum, default_value_t, value_name = "LOOP")]
     engine: EngineName,
-    /// Threads of the plain loop that seal, and as many that open; with 1, one thread does both
+    /// Threads of the system call loop that seal, and as many that open; with 1, one thread does both
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64))]
     threads: u32,
     /// Lower the MSS of TCP connections to what the path to the peer takes, for hosts that block ICMP
@@ -34,7 +34,7 @@ pub struct EngineArgs {
     /// Reads of the TUN device in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=256))]
     uring_tun_slots: u32,
-    /// Trains in flight
+    /// GSO batches in flight
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u32).range(1..=256))]
     uring_send_slots: u32,
     /// Have a kernel thread submit, which takes a core under load
@@ -61,15 +61,15 @@ impl EngineArgs {
         let engine = match self.engine {
             EngineName::Uring if self.threads > 1 => {
                 return Err(UserError::new(
-                    "--threads is for the plain loop",
+                    "--threads is for the system call loop",
                     "leave out --engine uring, or --threads",
                 ));
             }
             EngineName::Uring => Engine::Uring(tunables),
-            EngineName::Auto | EngineName::Plain if tunables != Tunables::default() => {
+            EngineName::Auto | EngineName::Syscall if tunables != Tunables::default() => {
                 return Err(UserError::new("the flags --uring-... are for --engine uring", "add --engine uring"));
             }
-            EngineName::Auto | EngineName::Plain => Engine::Plain(self.threads as usize),
+            EngineName::Auto | EngineName::Syscall => Engine::Syscall(self.threads as usize),
         };
         Ok(EngineRequest { engine, clamp_mss: self.clamp_mss })
     }
@@ -96,18 +96,18 @@ mod tests {
 
     #[test]
     fn tunables_are_the_rings() {
-        let plain = EngineRequest { engine: Engine::Plain(1), clamp_mss: false };
-        assert_eq!(engine(""), Ok(plain));
-        assert_eq!(engine("--engine plain --clamp-mss"), Ok(EngineRequest { clamp_mss: true, ..plain }));
+        let one = EngineRequest { engine: Engine::Syscall(1), clamp_mss: false };
+        assert_eq!(engine(""), Ok(one));
+        assert_eq!(engine("--engine syscall --clamp-mss"), Ok(EngineRequest { clamp_mss: true, ..one }));
         let tunables = Tunables { zero_copy: true, tun_slots: 1, ..Tunables::default() };
-        let uring = EngineRequest { engine: Engine::Uring(tunables), ..plain };
+        let uring = EngineRequest { engine: Engine::Uring(tunables), ..one };
         assert_eq!(engine("--engine uring --uring-zero-copy --uring-tun-slots 1"), Ok(uring));
         let all =
             Tunables { sqpoll: true, zero_copy: true, blocking_tun: true, entries: 1, tun_slots: 2, send_slots: 3 };
-        let threads = EngineRequest { engine: Engine::Plain(4), ..plain };
+        let threads = EngineRequest { engine: Engine::Syscall(4), ..one };
         assert_eq!(engine("--threads 4"), Ok(threads));
-        assert_eq!(engine("--engine uring --threads 2"), Err("--threads is for the plain loop".to_owned()));
-        for request in [plain, threads, uring, EngineRequest { engine: Engine::Uring(all), clamp_mss: true }] {
+        assert_eq!(engine("--engine uring --threads 2"), Err("--threads is for the system call loop".to_owned()));
+        for request in [one, threads, uring, EngineRequest { engine: Engine::Uring(all), clamp_mss: true }] {
             assert_eq!(engine(&request.flags().join(" ")), Ok(request), "the flags for another process");
         }
         assert_eq!(engine("--uring-sqpoll"), Err("the flags --uring-... are for --engine uring".to_owned()));

@@ -7,8 +7,7 @@ use hyper::StatusCode;
 use parshall_host::http::{Answer, TEXT, answer};
 use parshall_host::open_metrics::{self, CONTENT_TYPE, Families};
 
-use super::Reporter;
-use super::report::{PeerReport, Report};
+use super::report::{PeerReport, Report, Reporter};
 use crate::counters::Counters;
 
 /// The time from accept to the last byte of the response.
@@ -43,7 +42,7 @@ fn text(report: Report) -> Result<String, fmt::Error> {
     })
 }
 
-/// What is counted of the packets: by what, and for which values of that label.
+/// A family of counters: its name, its label, and the values of that label.
 type Counted = (&'static str, &'static str, [(&'static str, fn(&Counters) -> u64); 2]);
 
 fn of_peers(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
@@ -92,9 +91,9 @@ fn of_packets(report: &Report, families: &mut Families<'_, '_>) -> fmt::Result {
             [("read", |c| c.packets_read), ("written", |c| c.packets_written)],
         ),
         (
-            "socket_trains",
+            "socket_messages",
             "UDP messages of one or more datagrams (UDP_SEGMENT, UDP_GRO)",
-            [("sent", |c| c.trains_sent), ("received", |c| c.trains_received)],
+            [("sent", |c| c.messages_sent), ("received", |c| c.messages_received)],
         ),
         (
             "socket_datagrams",

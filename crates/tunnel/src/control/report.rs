@@ -1,12 +1,13 @@
 //! The state of a tunnel as `tunnel show` and the metrics have it (`parshall.tunnel/1`). It has no secrets.
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use parshall_core::tunnel::{DropCause, PeerState};
 use parshall_host::process::Process;
 use serde::{Deserialize, Serialize};
 
-use super::State;
+use super::owner::{DeviceOwner, State};
 use crate::counters::Counters;
 
 /// The version of the document.
@@ -102,4 +103,24 @@ impl PeerReport {
 
 fn by_name(drops: &[(DropCause, u64)]) -> BTreeMap<String, u64> {
     drops.iter().map(|(cause, count)| (cause.name().to_owned(), *count)).collect()
+}
+
+/// Makes reports.
+#[derive(Clone)]
+pub(super) struct Reporter {
+    interface: Arc<str>,
+    begun: Instant,
+    owner: DeviceOwner,
+}
+
+impl Reporter {
+    /// `interface` is the name that reports have.
+    pub(super) fn new(interface: &str, owner: DeviceOwner) -> Self {
+        Self { interface: interface.into(), begun: Instant::now(), owner }
+    }
+
+    pub(super) async fn report(&self) -> Option<Report> {
+        let state = self.owner.state().await?;
+        Some(Report::new(&self.interface, self.begun.elapsed(), &state, SystemTime::now()))
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parshall_core::tunnel::{REQUEST_LEN_MAX, Request, RequestError, answer, parse_request, request_len, write_state};
+use parshall_sys::link;
 use rustix::io::Errno;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -13,8 +14,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::report::REPORT_KEY;
-use super::{DeviceOwner, Reporter, errno, interface_index};
+use super::owner::{DeviceOwner, errno};
+use super::report::{REPORT_KEY, Reporter};
 
 /// Clients that are served at once.
 pub const CLIENTS_MAX: usize = 8;
@@ -68,7 +69,7 @@ async fn converse(mut stream: UnixStream, owner: &DeviceOwner, reporter: &Report
 async fn carry_out(request: &[u8], owner: &DeviceOwner, reporter: &Reporter) -> Result<Zeroizing<String>, i32> {
     let parsed = std::str::from_utf8(request)
         .map_err(|_| RequestError::UnknownRequest)
-        .and_then(|text| parse_request(text, &interface_index));
+        .and_then(|text| parse_request(text, &|name: &str| link::index(name).ok()));
     let ended = -Errno::IO.raw_os_error();
     match parsed {
         Ok(Request::Get) => Ok(write_state(&owner.state().await.ok_or(ended)?.device)),
@@ -87,7 +88,7 @@ async fn carry_out(request: &[u8], owner: &DeviceOwner, reporter: &Reporter) -> 
     }
 }
 
-/// What a client has sent and was not answered yet. It has keys and is erased.
+/// Bytes of a client that were not answered yet. They have keys and are erased.
 #[derive(Default)]
 struct Received {
     bytes: Zeroizing<Vec<u8>>,

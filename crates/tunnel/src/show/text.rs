@@ -28,7 +28,7 @@ fn one(tunnel: &Report) -> String {
     };
     add("public key", tunnel.public_key.clone().unwrap_or_else(|| "none".to_owned()));
     add("device", batches(tunnel, [("a frame read", 0), ("a frame written", 1)]));
-    add("sockets", batches(tunnel, [("a train sent", 2), ("a train received", 3)]));
+    add("sockets", batches(tunnel, [("a GSO batch sent", 2), ("a GSO batch received", 3)]));
     let cpu = tunnel.cpu_s_per_gbit().map(|s| format!(", {} a Gbit", units::duration(s * 1e9))).unwrap_or_default();
     let memory = units::bytes(tunnel.process.rss_bytes as f64);
     add("process", format!("{} of CPU{cpu} · {memory} of memory", units::duration(tunnel.process.cpu_s * 1e9)));
@@ -75,8 +75,8 @@ fn batches(tunnel: &Report, kinds: [(&str, usize); 2]) -> String {
     let pairs = [
         (c.packets_read, c.frames_read),
         (c.packets_written, c.frames_written),
-        (c.datagrams_sent, c.trains_sent),
-        (c.datagrams_received, c.trains_received),
+        (c.datagrams_sent, c.messages_sent),
+        (c.datagrams_received, c.messages_received),
     ];
     let present = kinds.into_iter().filter(|(_, at)| pairs[*at].1 > 0);
     let text = present.map(|(name, at)| format!("{:.1} packets {name}", pairs[at].0 as f64 / pairs[at].1 as f64));

@@ -23,8 +23,8 @@ use parshall_sys::netns::{self, NetNs};
 use parshall_sys::tun::{self, Frames};
 use parshall_sys::{eventfd, link};
 use parshall_tunnel::counts::{Count, Counts};
+use parshall_tunnel::data_path::Settings;
 use parshall_tunnel::engine::{Engine, Loop};
-use parshall_tunnel::mover::Settings;
 use parshall_tunnel::system_random::SystemBytes;
 use parshall_tunnel::uring::Tunables;
 use parshall_tunnel::worker::Worker;
@@ -32,7 +32,7 @@ use parshall_tunnel::worker::Worker;
 pub const PORT: u16 = 51820;
 pub const STREAM_BYTES: usize = 2 << 20;
 
-/// What differs between tests.
+/// The parameters of a test.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// The MTU of the link between a and the router.
@@ -46,7 +46,7 @@ pub struct Layout {
 
 impl Default for Layout {
     fn default() -> Self {
-        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false, engine: Engine::Plain(1) }
+        Self { near_mtu: 1500, far_mtu: 1500, inner_mtu: 1420, clamp_mss: false, engine: Engine::Syscall(1) }
     }
 }
 
@@ -117,8 +117,8 @@ fn host(n: u8, ns: NetNs, layout: Layout) -> io::Result<(Host, Worker)> {
         worker(n, layout)
     });
     let (worker, link) = made?;
-    let socket = worker.mover().sockets().of(false).try_clone()?;
-    Ok((Host { ns, counts: Arc::clone(worker.mover().counts()), link, socket }, worker))
+    let socket = worker.data_path().sockets().of(false).try_clone()?;
+    Ok((Host { ns, counts: Arc::clone(worker.data_path().counts()), link, socket }, worker))
 }
 
 /// Runs `check` while both tunnels run.
@@ -156,7 +156,7 @@ pub fn with_tunnels(layout: Layout, check: impl FnOnce(&[Host; 2])) {
 }
 
 fn engines() -> [Engine; 3] {
-    [Engine::Plain(1), Engine::Plain(3), Engine::Uring(Tunables::default())]
+    [Engine::Syscall(1), Engine::Syscall(3), Engine::Uring(Tunables::default())]
 }
 
 /// As [`with_tunnels`], with one loop after the other.

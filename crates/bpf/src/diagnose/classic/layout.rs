@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Error;
+use super::error::Error;
 use super::format::{Field, Format};
 
 /// A program, and the tracepoint it is attached to.
@@ -51,7 +51,7 @@ pub struct Layout {
     pub slice: Vec<Tracepoint>,
     /// The fields.
     pub offsets: Offsets,
-    /// What is not observed on this kernel, one sentence each.
+    /// Observations that this kernel does not allow, one sentence each.
     pub missing: Vec<&'static str>,
 }
 

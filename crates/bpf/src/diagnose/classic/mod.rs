@@ -2,6 +2,7 @@
 //!
 //! As in the btf object, some programs are always attached and others only during slices. There are no iterators: user space
 //! adds the threads to a map, and [`ThreadEntry::close`] ends the intervals that are open at the end of a slice.
+mod error;
 pub mod format;
 pub mod layout;
 pub mod tracefs;
@@ -17,7 +18,7 @@ use super::sample;
 use super::syscall::call_flags;
 use super::thread::KSTACK_MAX;
 use crate::clock::monotonic_ns;
-use crate::load::{listening, reason_in_words, unsignalled};
+use crate::load::{reason_in_words, unsignalled, with_messages};
 
 /// The generated skeleton of `classic.bpf.c`.
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
@@ -26,43 +27,9 @@ mod skel {
 }
 use skel::{ClassicSkel, ClassicSkelBuilder, types};
 
+pub use error::Error;
 use layout::{Layout, Offsets, Ports, Tracepoint};
 use tracefs::Tracefs;
-
-/// Why the classic probes could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Tracefs, which has the layouts, is not mounted, and this process may not mount it.
-    #[error("tracefs is not mounted or cannot be read")]
-    NoTracefs,
-    /// A tracepoint is missing, or its layout cannot be read.
-    #[error("the tracepoint {name} cannot be used: {source}")]
-    Tracepoint {
-        /// The tracepoint.
-        name: &'static str,
-        /// The error of reading its `format` file.
-        source: std::io::Error,
-    },
-    /// A field is missing or has another size than the programs expect.
-    #[error("the tracepoint {name} has an unexpected layout: field {field}")]
-    Layout {
-        /// The tracepoint.
-        name: &'static str,
-        /// The field.
-        field: &'static str,
-    },
-    /// The kernel refused to load them.
-    #[error("the kernel refused the classic probes: {0}")]
-    Load(String),
-    /// The kernel refused to attach one of them.
-    #[error("the probe {name} could not be attached: {source}")]
-    Attach {
-        /// The program.
-        name: &'static str,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
-}
 
 /// `struct classic_thread`: a thread's ledger and its open interval.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -260,8 +227,8 @@ impl Classic {
         let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
         rodata.follow_children = follow_children.into();
         set_offsets(rodata, &layout.offsets);
-        let (loaded, heard) = listening(|| unsignalled(|| open.load()));
-        let skel = loaded.map_err(|error| Error::Load(reason_in_words(&heard, &error)))?;
+        let (loaded, messages) = with_messages(|| unsignalled(|| open.load()));
+        let skel = loaded.map_err(|error| Error::Load(reason_in_words(&messages, &error)))?;
         Self::new(ClassicPrograms { skel, layout }).map_err(unloaded)
     }
 

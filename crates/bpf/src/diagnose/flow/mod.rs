@@ -2,7 +2,7 @@
 use parshall_evidence::{FlowStall, FlowState, Release};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 /// `struct flow_stall_rec`.
 #[derive(Debug, Clone, Copy, FromBytes, Immutable, KnownLayout)]

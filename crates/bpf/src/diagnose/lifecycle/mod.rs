@@ -6,7 +6,7 @@ use parshall_evidence::{FlowCalls, FlowCell, FlowState, Release, TcpSnapshot};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::bytes::socket_addr;
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 const FLOW_STATES: usize = FlowState::ALL.len();
 /// `RL_N`: the releases that the programs report. `Release::Sampled` is not one of them.

@@ -4,7 +4,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 use crate::diagnose::thread::{KSTACK_MAX, USTACK_MAX, head};
 
 /// Samples per second and CPU: a prime near 100, so that samples do not coincide with periodic timers.

@@ -1,7 +1,7 @@
 //! Decoder of the probe of signals that stop a process.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 /// `struct stop_signal_rec`: a signal was sent to a process of the subject that stops it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]

@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, OffCpu};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 /// Most frames of a kernel stack.
 pub const KSTACK_MAX: usize = 24;
@@ -129,7 +129,7 @@ pub struct UserMemoryWire {
 }
 
 impl UserMemoryWire {
-    /// What was copied of the stack.
+    /// The copied part of the stack.
     pub fn memory(&self) -> &[u8] {
         &self.memory[..MEMORY_MAX.min(self.n_memory as usize)]
     }

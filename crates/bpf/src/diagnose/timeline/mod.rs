@@ -1,7 +1,7 @@
 //! Decodes the single intervals off the CPU and the single calls on TCP sockets that the timeline probe reports.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use crate::diagnose::record::RecordHead;
+use crate::diagnose::record_head::RecordHead;
 
 /// `struct off_cpu_rec`: one interval of a thread off the CPU. `head.at` is when it ran again, or when the slice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, Immutable, KnownLayout)]

@@ -4,8 +4,9 @@
 mod netperf;
 #[cfg(test)]
 mod tests;
+mod values;
 
-use std::collections::BTreeMap;
+pub use values::Values;
 
 /// A program whose text is understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +19,7 @@ pub enum Tool {
     RedisBenchmark,
 }
 
-/// The numbers by name: `rate_per_s`, `bytes_per_s`, `p50_us`, `p75_us`, `p90_us`, `p95_us`, `p99_us`, `mean_us`, `min_us`, `max_us`,
-/// `errors`, `client_us_per_kb`, `server_us_per_kb` (1 KB = 1000 B).
-pub type Values = BTreeMap<&'static str, f64>;
-
-/// What a text says.
+/// Reads the values of a text.
 pub fn read(tool: Tool, text: &str) -> Values {
     let mut values = match tool {
         Tool::Netperf => netperf::read(text),

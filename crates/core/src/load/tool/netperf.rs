@@ -1,9 +1,9 @@
-//! What netperf prints: a table by default, selected values as `KEY=VALUE` lines (`-- -k`) or as two lines of CSV (`-- -o`).
+//! The output of netperf: a table by default, selected values as `KEY=VALUE` lines (`-- -k`) or as two lines of CSV (`-- -o`).
 use std::collections::BTreeMap;
 
-use super::Values;
+use super::values::Values;
 
-/// What netperf calls a KB, in thousand bytes.
+/// The KB of netperf, in thousand bytes.
 const KB: f64 = 1.024;
 /// A value's name in CSV, its key, and ours.
 const SELECTED: [(&str, &str, &str); 7] = [
@@ -16,7 +16,7 @@ const SELECTED: [(&str, &str, &str); 7] = [
     ("99th Percentile Latency Microseconds", "P99_LATENCY", "p99_us"),
 ];
 
-/// What the text says.
+/// Reads the values of a text.
 pub fn read(text: &str) -> Values {
     let mut values = table(text).unwrap_or_default();
     values.extend(selected(&pairs(text)));

@@ -1,4 +1,4 @@
-//! What a device does at which message and at which time.
+//! The reactions of a device to messages and to time.
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -61,22 +61,22 @@ impl PeerState {
 }
 
 #[test]
-fn a_train_is_a_row_of_datagrams() {
+fn a_gso_batch_is_a_row_of_datagrams() {
     let (a, mut b) = connected();
     let (len, last) = (20 + 100, 20 + 3);
     let stride = datagram_len(len);
-    let mut train = vec![0xee; 4 * stride];
+    let mut slots = vec![0xee; 4 * stride];
     for n in 0..4u8 {
         let inner = packet(1, 2, &vec![n; if n < 3 { 100 } else { 3 }]);
-        train[usize::from(n) * stride + HEADER_LEN..][..inner.len()].copy_from_slice(&inner);
+        slots[usize::from(n) * stride + HEADER_LEN..][..inner.len()].copy_from_slice(&inner);
     }
     let link = a.link();
     let mut sealer = link.sealer(SECOND, 4).unwrap();
-    let train_len = sealer.seal_train(&mut train, stride, 4, len, last);
+    let batch_len = sealer.seal_gso_batch(&mut slots, stride, 4, len, last);
     assert!(!sealer.finish(SECOND));
-    assert_eq!(train_len, 3 * stride + datagram_len(last));
+    assert_eq!(batch_len, 3 * stride + datagram_len(last));
     let from = a.endpoint;
-    let mut batch: Vec<_> = train[..train_len].chunks_mut(stride).map(|bytes| Datagram::new(bytes, &from)).collect();
+    let mut batch: Vec<_> = slots[..batch_len].chunks_mut(stride).map(|bytes| Datagram::new(bytes, &from)).collect();
     assert!(!b.path.open(SECOND, &mut batch));
     for (n, datagram) in batch.iter_mut().enumerate() {
         assert_eq!(datagram.packet().unwrap()[20..], vec![n as u8; if n < 3 { 100 } else { 3 }]);
@@ -127,7 +127,7 @@ fn what_is_not_a_fresh_packet_of_the_peer_is_dropped_and_counted() {
     assert_eq!(b.receive(SECOND, &long, &from), dropped(DropCause::NotIp));
     let late = a.send(SECOND, &packet(1, 2, b"text")).unwrap();
     assert_eq!(b.receive(REJECT_AFTER_TIME, &late, &from), dropped(DropCause::ExpiredSession));
-    let expected = DropCause::ALL.map(|cause| (cause, 1)).into_iter();
+    let expected = DropCause::ALL.iter().map(|cause| (*cause, 1));
     let all: Vec<_> = expected.take_while(|(cause, _)| *cause != DropCause::UnknownPeer).collect();
     assert!(b.path.drops().seen().eq(all.iter().copied()), "{:?}", b.path.drops());
     // Whose they were is known only with a session.
@@ -156,7 +156,7 @@ fn only_authenticated_new_packets_move_the_endpoint() {
 }
 
 #[test]
-fn a_host_under_load_asks_for_a_cookie_and_nobody_roams_on_it() {
+fn a_host_under_load_asks_for_a_cookie_and_no_peer_roams_on_it() {
     let (mut a, mut b) = pair_with(Limits { initiations_per_s: 0, initiation_burst: 0, cookie_replies_per_s: 1000 });
     let _ = a.send(0, &packet(1, 2, b""));
     let initiation = a.take_messages().remove(0);
@@ -266,8 +266,8 @@ fn an_initiation_counts_once_and_no_more_than_fifty_a_second() {
     let fourth = a.take_messages().remove(0);
     assert_eq!(b.receive(20 * SECOND, &third, &from), Err(Outcome::Handshake));
     assert_eq!(b.receive(20 * SECOND + 1, &fourth, &from), dropped(DropCause::RateLimited));
-    let stranger = Host::new(3, Limits::default()).key;
-    b.configure(DeviceChange { private_key: Some(stranger), ..DeviceChange::default() });
+    let unknown = Host::new(3, Limits::default()).key;
+    b.configure(DeviceChange { private_key: Some(unknown), ..DeviceChange::default() });
     assert_eq!(b.receive(30 * SECOND, &fourth, &from), dropped(DropCause::Forged), "it is for another key");
 }
 

@@ -32,7 +32,7 @@ impl Dice {
     }
 }
 
-/// What the network does; chances are per mille.
+/// The faults of the network; chances are per mille.
 #[derive(Debug, Clone, Copy)]
 struct Weather {
     loss: u64,

@@ -9,7 +9,7 @@ timeout = "2s"
 blocks = 16
 smallest_effect = "5%"
 limits = { steal = "off", other_cpu = "20%" }
-topology = { kind = "veth", loss_percent = 1.0 }
+wire = { kind = "veth", loss_percent = 1.0 }
 
 [[process]]
 name = "server"
@@ -141,7 +141,7 @@ sysctls = { \"net.ipv4.tcp_rmem\" = \"4096 {size} {size}\" }
 a = { namespace = \"client\", device = \"eth0\", address = \"10.1.0.2/24\" }
 b = { namespace = \"server\", device = \"eth0\", address = \"10.1.0.1/24\" }
 ";
-    let text = GOOD.replace("topology = { kind = \"veth\", loss_percent = 1.0 }\n", "");
+    let text = GOOD.replace("wire = { kind = \"veth\", loss_percent = 1.0 }\n", "");
     let text =
         text.replace("\"--size\", \"{size}\"", "\"--size\"").replace("environment = { SIZE = \"{size}\" }\n", "");
     let text = format!("{text}{testbed}");

@@ -4,12 +4,12 @@ use std::time::Duration;
 use parshall_core::load::{Hello, Mode, Pattern};
 use parshall_host::error::UserError;
 
-use super::super::Common;
+use super::super::common::Common;
 use super::super::socket::{BufferArgs, Ends, SocketArgs};
 use super::bulk::BulkCalls;
+use super::load::{Bulk, Load};
 use super::packets::Packets;
 use super::requests::Requests;
-use super::{Bulk, Load};
 use crate::units;
 
 /// The kind with a connection for each request.
@@ -86,15 +86,22 @@ pub struct GeneratorArgs {
     threads: u16,
 }
 
-/// Sizes and times of requests.
+/// Sizes of requests.
 #[derive(Debug, Clone, clap::Args)]
-pub struct ShapeArgs {
+pub struct SizeArgs {
     /// Bytes of a request
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
     request_bytes: u32,
     /// Bytes of a reply
     #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
     reply_bytes: u32,
+}
+
+/// Sizes and times of requests.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ShapeArgs {
+    #[command(flatten)]
+    sizes: SizeArgs,
     #[command(flatten)]
     schedule: ScheduleArgs,
 }
@@ -103,7 +110,7 @@ pub struct ShapeArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ScheduleArgs {
     /// So many per second on a schedule of their own; latencies count from when each was due (default: as fast as replies come)
-    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate)]
     rate: Option<f64>,
     /// How that schedule spreads them
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Constant, requires = "rate")]
@@ -141,12 +148,8 @@ pub struct ConnectArgs {
 pub struct BurstArgs {
     #[command(flatten)]
     generator: GeneratorArgs,
-    /// Bytes of a request
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
-    request_bytes: u32,
-    /// Bytes of a reply
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
-    reply_bytes: u32,
+    #[command(flatten)]
+    sizes: SizeArgs,
     /// Requests of a burst
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     burst: u32,
@@ -215,7 +218,7 @@ pub struct MixedArgs {
     /// Connections with bulk transfers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     bulk_connections: u32,
-    /// What the bulk transfers do
+    /// Direction of the bulk transfers
     #[arg(long, value_enum, default_value_t = Direction::Upload)]
     bulk: Direction,
 }
@@ -249,13 +252,6 @@ fn connections() -> impl clap::builder::TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(1..=100_000)
 }
 
-fn rate(text: &str) -> Result<f64, UserError> {
-    match text.parse() {
-        Ok(per_s) if (1e-3..=1e9).contains(&per_s) => Ok(per_s),
-        _ => Err(UserError::new(format!("`{text}` is not a rate"), "write a number per second from 0.001 to 1e9")),
-    }
-}
-
 fn interval(text: &str) -> Result<Duration, UserError> {
     let every = units::duration(text)?;
     if every.is_zero() {
@@ -274,18 +270,16 @@ impl ScheduleArgs {
     }
 }
 
+impl SizeArgs {
+    fn requests(&self, connections: u32) -> Requests {
+        Requests::new(connections, self.request_bytes, self.reply_bytes)
+    }
+}
+
 impl ShapeArgs {
     /// One request at a time on each connection.
     fn requests(&self, connections: u32) -> Requests {
-        Requests {
-            connections,
-            depth: 1,
-            most: connections,
-            request: self.request_bytes,
-            reply: self.reply_bytes,
-            schedule: self.schedule.schedule(),
-            connect_each: false,
-        }
+        Requests { schedule: self.schedule.schedule(), ..self.sizes.requests(connections) }
     }
 }
 
@@ -321,15 +315,8 @@ impl GeneratorArgs {
 impl BurstArgs {
     fn requests(&self) -> Requests {
         let per_s = f64::from(self.burst) / self.every.as_secs_f64();
-        Requests {
-            connections: self.connections,
-            depth: self.burst.div_ceil(self.connections),
-            most: u32::MAX,
-            request: self.request_bytes,
-            reply: self.reply_bytes,
-            schedule: Some((Pattern::Burst(self.burst), per_s)),
-            connect_each: false,
-        }
+        let (depth, schedule) = (self.burst.div_ceil(self.connections), Some((Pattern::Burst(self.burst), per_s)));
+        Requests { depth, most: u32::MAX, schedule, ..self.sizes.requests(self.connections) }
     }
 }
 
@@ -367,7 +354,7 @@ impl Kind {
         }
     }
 
-    /// What is to be done.
+    /// The load that these flags ask for.
     pub fn load(&self) -> Load {
         let load = self.generator().load(self.name());
         let bulk = |args: &BulkArgs, mode| Load {

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use parshall_core::load::Mode;
 use socket2::SockRef;
 
-use super::super::Clock;
-use super::phase::{Counter, Counts};
-use super::server::{Counters, duplicate};
+use super::super::common::Clock;
+use super::phase::{Counter, Counters, Counts};
 
 /// `MSG_TRUNC`: on TCP, take the data out of the queue without copying it.
 const MSG_TRUNC: i32 = 0x20;
@@ -33,15 +32,32 @@ pub fn send(mut stream: &TcpStream, calls: BulkCalls, counter: &Counter, over: i
     Ok(())
 }
 
+/// Memory that is received into, or none where received data is thrown away.
+pub struct Receiver {
+    buf: Vec<u8>,
+    discarded: Vec<MaybeUninit<u8>>,
+}
+
+impl Receiver {
+    pub fn new(read_bytes: usize, discard: bool) -> Self {
+        let (kept, thrown) = if discard { (0, read_bytes) } else { (read_bytes, 0) };
+        Self { buf: vec![0; kept], discarded: vec![MaybeUninit::uninit(); thrown] }
+    }
+
+    /// Receives once; 0 bytes are the end.
+    pub fn receive(&mut self, mut stream: &TcpStream) -> io::Result<usize> {
+        match self.discarded.is_empty() {
+            true => stream.read(&mut self.buf),
+            false => SockRef::from(stream).recv_with_flags(&mut self.discarded, MSG_TRUNC),
+        }
+    }
+}
+
 /// Receives until the connection ends.
-pub fn receive(mut stream: &TcpStream, calls: BulkCalls, counter: &Counter) -> io::Result<()> {
-    let mut buf = vec![0; if calls.discard { 0 } else { calls.read_bytes }];
-    let mut discarded = vec![MaybeUninit::uninit(); if calls.discard { calls.read_bytes } else { 0 }];
+pub fn receive(stream: &TcpStream, calls: BulkCalls, counter: &Counter) -> io::Result<()> {
+    let mut receiver = Receiver::new(calls.read_bytes, calls.discard);
     loop {
-        let received = match calls.discard {
-            true => SockRef::from(stream).recv_with_flags(&mut discarded, MSG_TRUNC)?,
-            false => stream.read(&mut buf)?,
-        };
+        let received = receiver.receive(stream)?;
         if received == 0 {
             return Ok(());
         }
@@ -54,7 +70,7 @@ pub fn serve(stream: &TcpStream, mode: Mode, calls: BulkCalls, counters: &Counte
     let sender = match mode {
         Mode::Upload => None,
         _ => {
-            let (stream, counter, clock) = (duplicate(stream)?, counters.register(), clock.clone());
+            let (stream, counter, clock) = (stream.try_clone()?, counters.register(), clock.clone());
             let send = move || send(&stream, calls, &counter, || clock.over());
             Some(std::thread::Builder::new().name("load-send".into()).spawn(send)?)
         }
@@ -77,12 +93,12 @@ pub fn start(
     clock: &Clock,
 ) -> io::Result<()> {
     if mode != Mode::Download {
-        let (stream, counter, clock) = (duplicate(stream)?, counters.register(), clock.clone());
+        let (stream, counter, clock) = (stream.try_clone()?, counters.register(), clock.clone());
         let send = move || send(&stream, calls, &counter, || clock.stopped());
         std::thread::Builder::new().name("load-send".into()).spawn(send)?;
     }
     if mode != Mode::Upload {
-        let (stream, counter) = (duplicate(stream)?, counters.register());
+        let (stream, counter) = (stream.try_clone()?, counters.register());
         let receive = move || receive(&stream, calls, &counter);
         std::thread::Builder::new().name("load-receive".into()).spawn(receive)?;
     }

@@ -11,11 +11,12 @@ use anyhow::{Context, bail};
 use parshall_core::load::{Hello, Limit, Mode, Seen, limits};
 use parshall_host::error::UserError;
 
+use super::super::common::{Clock, print_ready};
 use super::super::outcome::{Cpu, Generated, Outcome};
-use super::super::{Clock, print_ready};
-use super::phase::{Counts, CpuUse, Phase, Tally};
-use super::server::{Announcement, Counters, Report, duplicate};
-use super::{Load, bulk, packets, requests};
+use super::load::Load;
+use super::phase::{Counters, Counts, CpuUse, Phase, Tally};
+use super::report::{Announcement, Report};
+use super::{bulk, packets, requests};
 
 /// The threads of the client and what they share.
 struct Client<'a> {
@@ -27,7 +28,7 @@ struct Client<'a> {
     /// Connections of each thread with requests.
     threads: Vec<Vec<TcpStream>>,
     bulk: Vec<TcpStream>,
-    /// What bulk transfers and packets count.
+    /// Counters of bulk transfers and packets.
     counters: Arc<Counters>,
     work: Arc<Work>,
 }
@@ -166,7 +167,7 @@ impl<'a> Client<'a> {
         }
         let (alone, of) = (requests.alone(self.load.buffers_set()), self.threads.len() as u32);
         for (thread, streams) in (0..).zip(&self.threads) {
-            let streams = streams.iter().map(duplicate).collect::<io::Result<Vec<_>>>()?;
+            let streams = streams.iter().map(TcpStream::try_clone).collect::<io::Result<Vec<_>>>()?;
             let phase = phase.clone();
             spawn(Box::new(move || Ok(requests::run(&requests, streams, (thread, of), alone, &phase)?)))?;
         }
@@ -183,7 +184,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// What was done so far; the server's part only if it is to be asked.
+    /// The counts so far; those of the server only if it is to be asked.
     fn read(&self, phase: &Phase, ask: bool) -> anyhow::Result<Reading> {
         let cpu = CpuUse::now();
         let (at_ns, counts) = (phase.now_ns(), self.counters.read());

@@ -1,70 +1,25 @@
 //! Generators of load: requests in closed and open loops, bulk transfers, packets, with one server for all of them.
 //!
-//! `args` declares the kinds; each is lowered to a [`Load`]. `client` and `server` are the two ends, `requests`, `bulk` and `packets`
-//! what they do, `phase` counts it. What decides is [`parshall_core::load`].
+//! `args` declares the kinds; each is lowered to a [`Load`] (`load`). `client` and `server` are the two ends, `requests`, `bulk` and `packets`
+//! what they do, `phase` counts it, and `report` has what the server reports. What decides is [`parshall_core::load`].
 mod args;
-mod bulk;
+pub mod bulk;
 mod client;
+mod load;
 mod packets;
 mod pair;
-mod phase;
-mod requests;
+pub mod phase;
+mod report;
+pub mod requests;
 mod server;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parshall_core::load::Mode;
-
+use super::common::{Clock, print_ready};
+use super::outcome::Outcome;
 pub use args::Kind;
-
-use super::socket::{Ends, SocketArgs};
-use super::{Clock, Outcome, print_ready};
-use bulk::BulkCalls;
-use packets::Packets;
-use requests::Requests;
-
-/// What a generator does.
-#[derive(Debug, Clone)]
-pub struct Load {
-    pub kind: &'static str,
-    pub ends: Ends,
-    pub socket: SocketArgs,
-    /// Threads of this end.
-    pub threads: u16,
-    /// Time before the measured window.
-    pub warm_up: Duration,
-    /// The measured window.
-    pub time: Duration,
-    pub requests: Option<Requests>,
-    pub bulk: Option<Bulk>,
-    /// The calls of bulk transfers, at this end.
-    pub calls: BulkCalls,
-    pub packets: Option<Packets>,
-}
-
-/// Bulk transfers.
-#[derive(Debug, Clone, Copy)]
-pub struct Bulk {
-    pub connections: u32,
-    pub mode: Mode,
-}
-
-impl Load {
-    fn buffers_set(&self) -> bool {
-        self.socket.buffers.rcvbuf.is_some() || self.socket.buffers.sndbuf.is_some()
-    }
-
-    /// Requests or packets per second of an open loop.
-    fn offered_per_s(&self) -> Option<f64> {
-        let schedule = match (&self.requests, &self.packets) {
-            (Some(requests), _) => requests.schedule,
-            (None, packets) => packets.as_ref()?.schedule,
-        };
-        schedule.map(|(_, per_s)| per_s)
-    }
-}
+use load::Load;
 
 /// Runs the ends that the load selects. Both ends are two processes: each has its own CPU time.
 pub fn run(load: &Load, clock: &Clock) -> anyhow::Result<Outcome> {

@@ -9,9 +9,8 @@ use parshall_core::load::{Arrivals, Pattern};
 use parshall_sys::epoll::{Epoll, Events, READABLE, WRITABLE};
 use parshall_sys::udp_batch::{DATAGRAM_MAX, DatagramBatch, SEGMENTS_MAX, options};
 
-use super::super::Clock;
-use super::phase::{Counter, Counts, Phase};
-use super::server::{Counters, beside};
+use super::super::common::Clock;
+use super::phase::{Counter, Counters, Counts, Phase};
 
 /// Messages of one sendmmsg or recvmmsg.
 const BATCH: usize = 64;
@@ -20,7 +19,7 @@ const SEGMENTED_BATCH: usize = 8;
 /// The kernel drops what arrives while this is full. It is cut to net.core.rmem_max.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// What is sent.
+/// The packets to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Packets {
     pub bytes: usize,
@@ -32,7 +31,7 @@ pub struct Packets {
 
 /// Opens a UDP port beside a connection, says which, and counts what arrives there until the load ends.
 pub fn serve(mut control: &TcpStream, counters: &Counters, clock: &Clock) -> io::Result<()> {
-    let socket = UdpSocket::bind(beside(control, 0)?)?;
+    let socket = UdpSocket::bind((control.local_addr()?.ip(), 0))?;
     socket2::SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER)?;
     // Kernels before 5.0 have none.
     options::gather_on_receive(socket.as_fd()).ok();

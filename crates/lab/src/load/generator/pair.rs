@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use parshall_sys::child::{self, Confine};
 use parshall_sys::measured_child::MeasuredChild;
 
-use super::{Load, client};
+use super::client;
+use super::load::Load;
 
 /// A running server. It is killed when this is dropped.
 pub struct Server {

@@ -1,12 +1,13 @@
 //! The time of a generator: warm-up, the measured window, and a while for the last replies.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use parshall_core::load::Latencies;
 use parshall_sys::clock::process_cpu_ns;
 
-use super::super::Clock;
+use super::super::common::Clock;
 
 /// Replies of the measured window are waited for this long behind it.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ impl Phase {
     }
 }
 
-/// What a thread counted in the window.
+/// Counts of a thread in the window.
 #[derive(Debug, Default)]
 pub struct Tally {
     pub requests: u64,
@@ -108,7 +109,7 @@ impl Tally {
     }
 }
 
-/// What one thread has done since it began; another thread reads it.
+/// Counts of one thread since it began; another thread reads them.
 #[derive(Debug, Default)]
 #[repr(align(128))] // A cache line and its neighbour, so that threads do not slow each other down.
 pub struct Counter {
@@ -163,6 +164,24 @@ impl Counts {
             received: self.received - before.received,
             sent: self.sent - before.sent,
         }
+    }
+}
+
+/// The counters of all threads that there have been.
+#[derive(Debug, Default)]
+pub struct Counters(Mutex<Vec<Arc<Counter>>>);
+
+impl Counters {
+    /// A counter for a new thread.
+    pub fn register(&self) -> Arc<Counter> {
+        let counter = Arc::new(Counter::default());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counter));
+        counter
+    }
+
+    pub fn read(&self) -> Counts {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().fold(Counts::default(), |sum, counter| sum + counter.read())
     }
 }
 

@@ -18,7 +18,7 @@ static PAYLOAD: [u8; CHUNK] = [b'q'; CHUNK];
 /// How often a signal is looked for while nothing happens.
 const CHECK: Duration = Duration::from_millis(50);
 
-/// What is asked.
+/// The requests to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Requests {
     /// Over all threads.
@@ -30,6 +30,8 @@ pub struct Requests {
     /// Bytes.
     pub request: u32,
     pub reply: u32,
+    /// Bytes of a request that are written by themselves, before the others; only with one request outstanding on a connection.
+    pub apart: Option<u32>,
     /// None in a closed loop.
     pub schedule: Option<(Pattern, f64)>,
     /// Each request has a connection of its own.
@@ -37,6 +39,12 @@ pub struct Requests {
 }
 
 impl Requests {
+    /// One request of these bytes at a time on each connection, in a closed loop.
+    pub fn new(connections: u32, request: u32, reply: u32) -> Self {
+        let (depth, most) = (1, connections);
+        Self { connections, depth, most, request, reply, apart: None, schedule: None, connect_each: false }
+    }
+
     /// Whether each connection gets a thread at the server: few connections with little in flight, so that blocking calls at both
     /// ends cannot wait for each other.
     pub fn alone(&self, buffers_set: bool) -> bool {
@@ -61,7 +69,7 @@ impl Requests {
     }
 }
 
-/// One thread of `threads`, with its connections. They have sent their hello.
+/// One thread of `threads`, with its connections. They have sent their hello, if the server wants one.
 pub fn run(
     requests: &Requests,
     streams: Vec<TcpStream>,
@@ -121,6 +129,8 @@ struct Engine {
     dirty: Vec<u32>,
     request: usize,
     reply: usize,
+    /// Bytes of the first write of a request.
+    first: usize,
     bytes: u64,
     open_loop: bool,
     /// Since when some connection has had space; None if none has.
@@ -160,6 +170,7 @@ impl Engine {
             dirty: Vec::with_capacity(count as usize),
             request: requests.request as usize,
             reply: requests.reply as usize,
+            first: requests.apart.map_or(CHUNK, |bytes| bytes as usize),
             bytes: requests.bytes(),
             open_loop,
             space_since_ns: Some(0),
@@ -220,7 +231,8 @@ impl Engine {
         let Some(stream) = &connection.stream else { return };
         let mut blocked = false;
         while connection.unsent > 0 {
-            match stream_io::send(stream.as_raw_fd(), &PAYLOAD[..connection.unsent.min(CHUNK)]) {
+            let most = if connection.unsent == self.request { self.first } else { CHUNK };
+            match stream_io::send(stream.as_raw_fd(), &PAYLOAD[..connection.unsent.min(most)]) {
                 Ok(sent) => connection.unsent -= sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     blocked = true;
@@ -263,8 +275,9 @@ impl Engine {
     fn lose(&mut self, index: u32, phase: &Phase, tally: &mut Tally) {
         let connection = &mut self.connections[index as usize];
         if connection.stream.take().is_some() {
-            tally.lost += 1;
             let (now, outstanding) = (phase.now_ns(), connection.due.len());
+            // Behind the end of the load a server may close.
+            tally.lost += u64::from(!phase.over(now));
             connection.due.drain(..).for_each(|due| tally.no_reply(phase, due, now));
             connection.unsent = 0;
             self.dispatch.lost(index, outstanding);

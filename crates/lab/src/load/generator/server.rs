@@ -4,44 +4,28 @@
 //! each: blocking calls save the call to epoll for every request. Bulk transfers always have one.
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parshall_core::load::{Hello, Mode};
 use parshall_sys::epoll::{Epoll, Events, READABLE, WRITABLE};
 use parshall_sys::{stream_io, stream_socket};
 
-use super::super::{Clock, socket::SocketArgs};
+use super::super::common::Clock;
+use super::super::socket::SocketArgs;
 use super::bulk::{self, BulkCalls};
 use super::packets;
-use super::phase::{Counter, Counts, CpuUse};
+use super::phase::{Counter, Counters, Counts};
+use super::report;
 
 const LISTENER: u64 = u64::MAX;
 /// Bytes that one call moves at most; requests and replies may be larger.
 const CHUNK: usize = 65_536;
-/// What is sent: nobody reads it.
+/// The contents of replies and bulk data, which no program reads.
 static PAYLOAD: [u8; CHUNK] = [b'r'; CHUNK];
 
-/// The counters of all threads that there have been.
-#[derive(Debug, Default)]
-pub struct Counters(Mutex<Vec<Arc<Counter>>>);
-
-impl Counters {
-    /// A counter for a new thread.
-    pub fn register(&self) -> Arc<Counter> {
-        let counter = Arc::new(Counter::default());
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counter));
-        counter
-    }
-
-    pub fn read(&self) -> Counts {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().fold(Counts::default(), |sum, counter| sum + counter.read())
-    }
-}
-
-/// What connections on threads of their own need.
+/// The state that connections on threads of their own share.
 #[derive(Debug, Clone)]
 struct Shared {
     counters: Arc<Counters>,
@@ -109,7 +93,7 @@ struct Requests {
     owed: u64,
 }
 
-/// What is to be done with a connection.
+/// The next step with a connection.
 enum Next {
     Keep,
     Close,
@@ -297,8 +281,8 @@ fn alone(fd: OwnedFd, hello: Hello, more: usize, shared: &Shared) {
                 bulk::serve(&stream, hello.mode, shared.calls, &shared.counters, &shared.clock)
             }
             Mode::Packets => packets::serve(&stream, &shared.counters, &shared.clock)
-                .and_then(|()| report_window(&stream, &shared.counters)),
-            Mode::Report => report(&stream, &shared.counters),
+                .and_then(|()| report::send_window(&stream, &shared.counters)),
+            Mode::Report => report::send_each(&stream, &shared.counters),
         });
         if let Err(error) = served {
             tracing::debug!("a connection of the load's server: {error}");
@@ -333,129 +317,5 @@ fn lockstep(mut stream: &TcpStream, hello: &Hello, more: usize, counter: &Counte
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// What the server reports: its use of the CPU since the last report, and what all its connections moved since it began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Report {
-    pub cpu_ns: u64,
-    /// Of the thread that used most of it.
-    pub busiest_ns: u64,
-    pub counts: Counts,
-}
-
-impl Report {
-    pub const BYTES: usize = 40;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        let numbers = [self.cpu_ns, self.busiest_ns, self.counts.operations, self.counts.received, self.counts.sent];
-        let mut bytes = [0; Self::BYTES];
-        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
-            place.copy_from_slice(&number.to_be_bytes());
-        }
-        bytes
-    }
-
-    pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let number = |i| number(bytes, i);
-        let counts = Counts { operations: number(2), received: number(3), sent: number(4) };
-        Self { cpu_ns: number(0), busiest_ns: number(1), counts }
-    }
-}
-
-/// The `i`th number of eight bytes, in network byte order.
-fn number(bytes: &[u8], i: usize) -> u64 {
-    bytes[8 * i..8 * (i + 1)].iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
-}
-
-/// Sends a report for each byte that the client sends.
-fn report(mut stream: &TcpStream, counters: &Counters) -> io::Result<()> {
-    let mut before = CpuUse::now();
-    let mut asked = [0];
-    while stream.read(&mut asked)? > 0 {
-        let now = CpuUse::now();
-        let (cpu_ns, busiest_ns) = now.since(&before);
-        stream.write_all(&Report { cpu_ns, busiest_ns, counts: counters.read() }.encode())?;
-        before = now;
-    }
-    Ok(())
-}
-
-/// When the measured window of packets begins after the announcement, and how long it is. The server takes the time itself: a
-/// question would wait behind the packets, for as long as they are sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Announcement {
-    pub warm_up: Duration,
-    pub time: Duration,
-}
-
-impl Announcement {
-    const BYTES: usize = 16;
-
-    pub fn encode(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        for (place, time) in bytes.chunks_exact_mut(8).zip([self.warm_up, self.time]) {
-            place.copy_from_slice(&(time.as_nanos() as u64).to_be_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8; Self::BYTES]) -> Self {
-        let ns = |i| Duration::from_nanos(number(bytes, i));
-        Self { warm_up: ns(0), time: ns(1) }
-    }
-}
-
-/// Reads an announcement, and sends one report of that window when the client asks for it. A client that asks before its end gets it
-/// then.
-fn report_window(mut stream: &TcpStream, counters: &Counters) -> io::Result<()> {
-    let mut bytes = [0; Announcement::BYTES];
-    stream.read_exact(&mut bytes)?;
-    let Announcement { warm_up, time } = Announcement::decode(&bytes);
-    let mut asked = is_asked_within(stream, warm_up)?;
-    let (cpu, counts) = (CpuUse::now(), counters.read());
-    asked = asked || is_asked_within(stream, time)?;
-    let ((cpu_ns, busiest_ns), counts) = (CpuUse::now().since(&cpu), counters.read().since(counts));
-    if !asked {
-        stream.set_read_timeout(None)?;
-        stream.read_exact(&mut [0])?;
-    }
-    stream.write_all(&Report { cpu_ns, busiest_ns, counts }.encode())
-}
-
-/// Whether the client sends a byte within this time.
-fn is_asked_within(mut stream: &TcpStream, time: Duration) -> io::Result<bool> {
-    // A timeout of zero would be none.
-    stream.set_read_timeout(Some(time.max(Duration::from_millis(1))))?;
-    match stream.read_exact(&mut [0]) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-        read => read.map(|()| true),
-    }
-}
-
-/// The local address of a connection, with another port.
-pub fn beside(stream: &TcpStream, port: u16) -> io::Result<SocketAddr> {
-    let mut address = stream.local_addr()?;
-    address.set_port(port);
-    Ok(address)
-}
-
-/// A duplicate of a socket, for another thread.
-pub fn duplicate(stream: &TcpStream) -> io::Result<TcpStream> {
-    stream.as_fd().try_clone_to_owned().map(TcpStream::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_report_is_read_back() {
-        let counts = Counts { operations: 3, received: u64::MAX, sent: 5 };
-        let report = Report { cpu_ns: 1 << 40, busiest_ns: 7, counts };
-        assert_eq!(Report::decode(&report.encode()), report);
-        let announcement = Announcement { warm_up: Duration::from_millis(3), time: Duration::from_secs(86_400) };
-        assert_eq!(Announcement::decode(&announcement.encode()), announcement);
     }
 }

@@ -5,8 +5,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::socket::SocketArgs;
-use super::{Clock, Common, Outcome, print_ready};
+use super::super::common::{Clock, Common, print_ready};
+use super::super::outcome::Outcome;
+use super::super::socket::SocketArgs;
 
 const KIND: &str = "relay-copy";
 

@@ -1,4 +1,4 @@
-//! Where sealed packets leave: the seam between what is sent ([`crate::mover`], [`crate::worker`]) and how a loop sends it.
+//! The way by which sealed packets leave: the seam between what is sent ([`crate::data_path`], [`crate::worker`]) and how a loop sends it.
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use crate::counts::{Count, Counts};
 use crate::sockets::Sockets;
 
-/// Trains that wait to be sent. What is queued for one peer is sent in that order.
-pub trait Trains {
+/// Sends GSO batches: datagrams of one length in one message. Those to one peer leave in the order in which they were queued.
+pub trait GsoSender {
     /// Has `write` fill a buffer with datagrams of `segment` bytes, of which the last may be shorter, and return their length.
-    /// They are sent to `target` with the next [`Trains::flush`] at the latest.
+    /// They are sent to `target` with the next [`GsoSender::flush`] at the latest.
     fn queue(&mut self, sockets: &Arc<Sockets>, target: Target, segment: usize, write: impl FnOnce(&mut [u8]) -> usize);
 
     /// Sends all that waits.
     fn flush(&mut self, sockets: &Arc<Sockets>);
 }
 
-/// Where a train goes.
+/// Where a GSO batch goes.
 pub struct Target {
     /// Of the peer, which learns what the kernel refuses, unless it is a handshake message.
     pub link: Option<Arc<Link>>,
@@ -37,7 +37,7 @@ pub fn count_sent(counts: &Counts, messages: &[Message]) {
 }
 
 /// Handles the error of a message of a batch: where that can help, the path learns of it and its datagrams are sent one by one.
-/// What cannot be sent is dropped and counted.
+/// Datagrams that cannot be sent at all are dropped and counted.
 pub fn send_failed(
     counts: &Counts,
     path: &DataPath,
@@ -54,13 +54,13 @@ pub fn send_failed(
         tracing::debug!(%error, datagrams, to = %to.remote, "a message was not sent");
         return drop_datagrams(path, target, error, datagrams);
     }
-    tracing::debug!(%error, datagrams, to = %to.remote, "a train was refused");
-    counts.add(Count::TrainsRefused, 1);
+    tracing::debug!(%error, datagrams, to = %to.remote, "a GSO batch was refused");
+    counts.add(Count::GsoBatchesRefused, 1);
     if let Some(link) = &target.link {
         let (mtu, now) = (sockets.path_mtu(to), boottime_ns());
-        let mut way = link.path();
-        way.set_mtu(now, to.remote, mtu);
-        way.train_failed(now, to.remote, datagrams, message.segment);
+        let mut peer_path = link.path();
+        peer_path.set_mtu(now, to.remote, mtu);
+        peer_path.gso_failed(now, to.remote, datagrams, message.segment);
     }
     let ipv6 = to.remote.is_ipv6();
     for part in 0..datagrams {
@@ -89,7 +89,7 @@ fn drop_datagrams(path: &DataPath, target: &Target, error: &io::Error, datagrams
     }
 }
 
-/// Whether a train was refused because it is one, or because its datagrams are too long: they can be sent one by one.
+/// Whether a GSO batch was refused because it is one, or because its datagrams are too long: they can be sent one by one.
 ///
 /// EMSGSIZE: datagrams longer than the path's MTU (EINVAL before kernel 6.14). EINVAL: too many datagrams. EIO: the device has
 /// no checksums in hardware (before kernel 6.11), or the route is IPsec's.
@@ -98,7 +98,7 @@ fn may_go_apart(error: &io::Error, datagrams: usize) -> bool {
     datagrams > 1 && error.raw_os_error().is_some_and(|code| refusals.contains(&code))
 }
 
-/// What datagrams that could not be sent are counted as.
+/// The cause by which datagrams that could not be sent are counted.
 fn cause(error: &io::Error) -> DropCause {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => DropCause::SendBufferFull,

@@ -1,4 +1,4 @@
-//! Which addresses of this host datagrams to peers stop leaving from when routes change.
+//! Decides which addresses of this host datagrams to peers stop leaving from when routes change.
 use std::collections::HashMap;
 
 use super::{Endpoint, PeerId};
@@ -9,7 +9,7 @@ use super::{Endpoint, PeerId};
 /// it, takes answers only from the address that was written to. Where that is so since a change of the routes, the host has moved to
 /// another network, and its old address may lead nowhere.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct EgressInterfaces {
     known: HashMap<PeerId, Known>,
 }
 
@@ -21,7 +21,7 @@ struct Known {
     moved: bool,
 }
 
-impl Ways {
+impl EgressInterfaces {
     /// Whether datagrams to a peer may go on leaving from the address of this endpoint. `leaves_by` is that of [`Endpoint::local_holds`].
     pub fn hold(&mut self, peer: PeerId, endpoint: Endpoint, leaves_by: Option<u32>) -> bool {
         let before = self.known.get(&peer).filter(|known| known.endpoint == endpoint);
@@ -47,29 +47,29 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_up_when_its_way_becomes_another() {
-        let mut ways = Ways::default();
-        assert!(ways.hold(PEER, endpoint(), Some(3)));
-        assert!(ways.hold(PEER, endpoint(), Some(3)), "another route than this peer's");
-        assert!(!ways.hold(PEER, endpoint(), Some(4)));
-        assert!(!ways.hold(PEER, endpoint(), Some(4)), "it stays so");
-        assert!(ways.hold(PEER, endpoint(), Some(3)), "the route is back");
-        assert!(!ways.hold(PEER, endpoint(), None), "no route, or no such address");
+    fn an_address_is_given_up_when_its_interface_becomes_another() {
+        let mut interfaces = EgressInterfaces::default();
+        assert!(interfaces.hold(PEER, endpoint(), Some(3)));
+        assert!(interfaces.hold(PEER, endpoint(), Some(3)), "another route than this peer's");
+        assert!(!interfaces.hold(PEER, endpoint(), Some(4)));
+        assert!(!interfaces.hold(PEER, endpoint(), Some(4)), "it stays so");
+        assert!(interfaces.hold(PEER, endpoint(), Some(3)), "the route is back");
+        assert!(!interfaces.hold(PEER, endpoint(), None), "no route, or no such address");
     }
 
     #[test]
     fn answers_that_always_left_by_another_interface_go_on_doing_so() {
-        let mut ways = Ways::default();
-        assert!(ways.hold(PEER, endpoint(), Some(4)));
-        assert!(ways.hold(PEER, endpoint(), Some(4)));
-        assert!(!ways.hold(PEER, endpoint(), Some(5)));
+        let mut interfaces = EgressInterfaces::default();
+        assert!(interfaces.hold(PEER, endpoint(), Some(4)));
+        assert!(interfaces.hold(PEER, endpoint(), Some(4)));
+        assert!(!interfaces.hold(PEER, endpoint(), Some(5)));
     }
 
     #[test]
     fn removed_peers_are_forgotten() {
-        let mut ways = Ways::default();
-        assert!(ways.hold(PEER, endpoint(), Some(4)));
-        ways.retain(|peer| peer != PEER);
-        assert!(ways.known.is_empty());
+        let mut interfaces = EgressInterfaces::default();
+        assert!(interfaces.hold(PEER, endpoint(), Some(4)));
+        interfaces.retain(|peer| peer != PEER);
+        assert!(interfaces.known.is_empty());
     }
 }

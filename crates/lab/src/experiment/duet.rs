@@ -10,32 +10,33 @@ struct State {
     failed: bool,
 }
 
-/// Where two trials wait for each other.
+/// The barrier at which two trials wait for each other.
 #[derive(Debug, Default)]
-pub struct Meeting {
+pub struct Duet {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// A trial was ended because the one beside it had failed.
 #[derive(Debug)]
-pub struct Deserted;
+pub struct PartnerFailed;
 
-impl std::error::Error for Deserted {}
+impl std::error::Error for PartnerFailed {}
 
-impl fmt::Display for Deserted {
+impl fmt::Display for PartnerFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the trial beside it failed")
     }
 }
 
-/// A trial that is going to a meeting, or has been there. One that ends without having met lets the other one go on.
+/// A trial of a duet. If it ends without having come to the barrier, the other one goes on alone.
 #[derive(Debug)]
-pub struct Guest<'a>(&'a Meeting);
+pub struct Partner<'a>(&'a Duet);
 
-impl Meeting {
-    pub fn guest(&self) -> Guest<'_> {
-        Guest(self)
+impl Duet {
+    /// Two trials take part.
+    pub fn partner(&self) -> Partner<'_> {
+        Partner(self)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -43,9 +44,9 @@ impl Meeting {
     }
 }
 
-impl Guest<'_> {
-    /// Waits for the other one.
-    pub fn meet(&self) {
+impl Partner<'_> {
+    /// Waits until both have called this, or the other one has ended.
+    pub fn wait_for_other(&self) {
         let mut state = self.0.state();
         state.arrived += 1;
         self.0.changed.notify_all();
@@ -53,18 +54,18 @@ impl Guest<'_> {
         drop(self.0.changed.wait_while(state, missing).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Tells the other one that this trial failed: alone it measures nothing, and may wait for this one.
+    /// Reports to the other one that this trial failed: alone it measures nothing, and may wait for this one.
     pub fn fail(&self) {
         self.0.state().failed = true;
     }
 
-    /// Whether a trial failed.
-    pub fn is_deserted(&self) -> bool {
+    /// Returns whether one of the two has failed.
+    pub fn has_failed(&self) -> bool {
         self.0.state().failed
     }
 }
 
-impl Drop for Guest<'_> {
+impl Drop for Partner<'_> {
     fn drop(&mut self) {
         self.0.state().left = true;
         self.0.changed.notify_all();
@@ -80,22 +81,22 @@ mod tests {
 
     #[test]
     fn both_wait_for_each_other() {
-        let (meeting, late) = (Meeting::default(), AtomicBool::new(false));
+        let (duet, late) = (Duet::default(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                meeting.guest().meet();
+                duet.partner().wait_for_other();
                 assert!(late.load(SeqCst));
             });
             std::thread::sleep(Duration::from_millis(30));
             late.store(true, SeqCst);
-            meeting.guest().meet();
+            duet.partner().wait_for_other();
         });
     }
 
     #[test]
-    fn nobody_waits_for_one_that_failed() {
-        let meeting = Meeting::default();
-        drop(meeting.guest());
-        meeting.guest().meet();
+    fn a_trial_that_failed_is_not_waited_for() {
+        let duet = Duet::default();
+        drop(duet.partner());
+        duet.partner().wait_for_other();
     }
 }

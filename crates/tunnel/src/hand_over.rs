@@ -1,33 +1,33 @@
-//! Turns: what several threads have taken one after the other is done side by side, and ends in the order in which it was taken.
+//! Hands work from thread to thread: threads take it one after the other, do it side by side, and end it in the order in which they took it.
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Gives out turns, to whoever has `T`: it is what turns are taken by.
+/// Passes `T`, from which work is taken, from thread to thread.
 #[derive(Debug, Default)]
-pub struct Turns<T> {
+pub struct HandOver<T> {
     next: Mutex<Next<T>>,
     order: Order,
 }
 
 #[derive(Debug, Default)]
 struct Next<T> {
-    /// The next turn to be given out.
+    /// Of the next ticket.
     number: u64,
-    by: T,
+    source: T,
 }
 
-/// In which turns end.
+/// The order in which tickets end.
 #[derive(Debug, Default)]
 struct Order {
-    /// The turn that is due.
+    /// The number of the ticket that may end.
     due: Mutex<u64>,
     moved: Condvar,
 }
 
-impl<T> Turns<T> {
-    /// Holds others back until [`Taking::take`].
-    pub fn taking(&self) -> Taking<'_, T> {
-        Taking { order: &self.order, next: lock(&self.next) }
+impl<T> HandOver<T> {
+    /// Other threads wait until [`Held::pass_on`].
+    pub fn acquire(&self) -> Held<'_, T> {
+        Held { order: &self.order, next: lock(&self.next) }
     }
 }
 
@@ -35,43 +35,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to take the next turn.
-pub struct Taking<'a, T> {
+/// The source of work, held by one thread.
+pub struct Held<'a, T> {
     order: &'a Order,
     next: MutexGuard<'a, Next<T>>,
 }
 
-impl<'a, T> Taking<'a, T> {
-    /// Takes it, and lets others take theirs.
-    pub fn take(mut self) -> Turn<'a> {
+impl<'a, T> Held<'a, T> {
+    /// Lets the next thread have the source. The ticket stands for what this one has taken.
+    pub fn pass_on(mut self) -> Ticket<'a> {
         let number = self.next.number;
         self.next.number += 1;
-        Turn { order: self.order, number }
+        Ticket { order: self.order, number }
     }
 }
 
-impl<T> Deref for Taking<'_, T> {
+impl<T> Deref for Held<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.next.by
+        &self.next.source
     }
 }
 
-impl<T> DerefMut for Taking<'_, T> {
+impl<T> DerefMut for Held<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.next.by
+        &mut self.next.source
     }
 }
 
-/// A turn, which ends when it is dropped. That waits for all earlier ones.
+/// Work that a thread has taken. It ends when the ticket is dropped, which waits for all earlier ones.
 #[derive(Debug)]
-pub struct Turn<'a> {
+pub struct Ticket<'a> {
     order: &'a Order,
     number: u64,
 }
 
-impl Turn<'_> {
+impl Ticket<'_> {
     /// Waits until all earlier ones have ended.
     pub fn wait(&self) {
         drop(self.due());
@@ -83,7 +83,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         *self.due() += 1;
         self.order.moved.notify_all();
@@ -99,20 +99,20 @@ mod tests {
 
     #[test]
     fn what_was_taken_first_ends_first() {
-        let (turns, ended) = (Turns::<()>::default(), Mutex::new(Vec::new()));
+        let (hand_over, ended) = (HandOver::<()>::default(), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let (turns, ended) = (&turns, &ended);
+                let (hand_over, ended) = (&hand_over, &ended);
                 scope.spawn(move || {
                     for n in 0..50 {
-                        let turn = turns.taking().take();
+                        let ticket = hand_over.acquire().pass_on();
                         if (n + thread) % 7 == 0 {
                             std::thread::sleep(Duration::from_micros(300));
                         }
                         // Some have nothing to do.
                         if n % 3 != 0 {
-                            turn.wait();
-                            lock(ended).push(turn.number);
+                            ticket.wait();
+                            lock(ended).push(ticket.number);
                         }
                     }
                 });

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use parshall_core::load::Latencies;
 
-use super::outcome::Generated;
-use super::socket::SocketArgs;
-use super::{Clock, Common, Outcome, print_ready};
+use super::super::common::{Clock, Common, print_ready};
+use super::super::outcome::{Generated, Outcome};
+use super::super::socket::SocketArgs;
 use crate::units;
 
 const KIND: &str = "row-lock";
@@ -181,7 +181,7 @@ fn clients(args: &Args, target: SocketAddr, clock: &Clock) -> anyhow::Result<Out
     Ok(Outcome { errors: all.lost, generated, ..outcome.with_latency(&all.latencies) })
 }
 
-/// What a client did.
+/// Counts of a client.
 #[derive(Debug, Default)]
 struct Done {
     /// Of all requests, those without a reply included.

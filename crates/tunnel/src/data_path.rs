@@ -1,5 +1,5 @@
-//! What is done with frames of the TUN device and with datagrams of peers, on any thread. What needs the device, which one thread at a
-//! time has ([`crate::worker`]), is left to the caller.
+//! The data path of a tunnel on this host: seals frames of the TUN device and opens datagrams of peers, on any thread. The caller does
+//! what needs the device, which one thread at a time has ([`crate::worker`]).
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::ops::Range;
@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parshall_core::tunnel::{
-    CE, DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, HEADER_LEN, ICMP_LEN_MAX, Link, Outcome, Plan, Refusal,
-    Superframe, TRAIN_MAX, VirtioHeader, clamp_mss, datagram_len, destination, ecn, has_push, join, prepare_first,
-    source, take_mark, too_big, udp_ports, unreachable,
+    CE, DATA_OVERHEAD, DataPath, Datagram, DropCause, Endpoint, GSO_DATAGRAMS_MAX, HEADER_LEN, ICMP_LEN_MAX, Link,
+    Outcome, Plan, Refusal, Superframe, VirtioHeader, clamp_mss, datagram_len, destination, ecn, has_push, join,
+    prepare_first, source, take_mark, too_big, udp_ports, unreachable,
 };
 use parshall_sys::clock::boottime_ns;
 use parshall_sys::udp_batch::{DATAGRAM_MAX, SEGMENTS_MAX};
 use parshall_sys::{eventfd, tun};
 
 use crate::counts::{Count, Counts};
+use crate::gso_sender::{GsoSender, Target};
 use crate::sockets::Sockets;
-use crate::trains::{Target, Trains};
 
-const _: () = assert!(TRAIN_MAX <= SEGMENTS_MAX);
+const _: () = assert!(GSO_DATAGRAMS_MAX <= SEGMENTS_MAX);
 
-/// What a user may choose about packets.
+/// Choices of the user about packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// The MTU of the TUN device: padding does not make datagrams longer than it and [`DATA_OVERHEAD`].
@@ -32,7 +32,7 @@ pub struct Settings {
     pub clamp_mss: bool,
 }
 
-/// What a frame needs of the device.
+/// The work that a frame leaves for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     Nothing,
@@ -44,7 +44,7 @@ pub enum Left {
     },
 }
 
-/// What has become of at most [`SEGMENTS_MAX`] datagrams.
+/// The result of opening at most [`SEGMENTS_MAX`] datagrams.
 pub struct Opened {
     /// Where the packets lie: their places and lengths.
     packets: [(usize, usize); SEGMENTS_MAX],
@@ -55,8 +55,8 @@ pub struct Opened {
     pub attend: bool,
 }
 
-/// The part of a tunnel that all threads share.
-pub struct Mover {
+/// The part of a tunnel that all threads share: [`DataPath`], which is pure, with the TUN device and the sockets.
+pub struct HostDataPath {
     path: Arc<DataPath>,
     pub tun: File,
     /// The TUN device takes superframes of UDP.
@@ -68,35 +68,35 @@ pub struct Mover {
     counts: Arc<Counts>,
     /// Readable after a peer wrote from or to another address.
     roamed: OwnedFd,
-    told_of_loop: AtomicBool,
+    loop_is_reported: AtomicBool,
 }
 
-impl Mover {
+impl HostDataPath {
     pub fn new(path: Arc<DataPath>, tun: File, settings: Settings, sockets: Sockets) -> io::Result<Self> {
         // Kernels before 6.2 have no superframes of UDP.
         let joins_udp = tun::offload_udp(&tun).is_ok();
         let (sockets, counts) = (ArcSwap::from_pointee(sockets), Arc::default());
-        let (replaced, told_of_loop) = (Mutex::default(), AtomicBool::new(false));
+        let (replaced, loop_is_reported) = (Mutex::default(), AtomicBool::new(false));
         let roamed = eventfd::new()?;
-        Ok(Self { path, tun, joins_udp, settings, sockets, replaced, counts, roamed, told_of_loop })
+        Ok(Self { path, tun, joins_udp, settings, sockets, replaced, counts, roamed, loop_is_reported })
     }
 
     pub fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
 
-    /// What is shared with the device. It counts what is dropped.
+    /// The pure part, which the device shares. It counts what is dropped.
     pub fn path(&self) -> &Arc<DataPath> {
         &self.path
     }
 
-    /// Readable after a peer wrote from or to another address ([`Mover::tell_of_roaming`]).
+    /// Readable after a peer wrote from or to another address ([`HostDataPath::signal_roaming`]).
     pub fn roamed(&self) -> &OwnedFd {
         &self.roamed
     }
 
-    /// Tells who waits for [`Mover::roamed`] of peers that were noticed elsewhere.
-    pub fn tell_of_roaming(&self) {
+    /// Makes [`HostDataPath::roamed`] readable if peers were noticed at another address.
+    pub fn signal_roaming(&self) {
         if self.path.take_roamed() {
             eventfd::signal(&self.roamed);
         }
@@ -124,7 +124,7 @@ impl Mover {
     }
 
     /// Seals the packets of a frame that was read from the TUN device, its header included.
-    pub fn frame(&self, trains: &mut impl Trains, bytes: &[u8]) -> Left {
+    pub fn frame(&self, sender: &mut impl GsoSender, bytes: &[u8]) -> Left {
         self.counts.add(Count::FramesRead, 1);
         let Some((frame, superframe)) = parse(bytes) else {
             self.path.count_drops(None, DropCause::BadFrame, 1);
@@ -142,7 +142,7 @@ impl Mover {
         if link.has_waiting() {
             return Left::Frame { attend: false };
         }
-        match self.send_frame(trains, &link, &superframe) {
+        match self.send_frame(sender, &link, &superframe) {
             Ok(false) => Left::Nothing,
             Ok(true) => Left::Attend,
             Err(Refusal::NoSession { attend }) => Left::Frame { attend },
@@ -165,22 +165,22 @@ impl Mover {
         destination(packet).and_then(|ip| self.path.routes().get(ip).map(Arc::clone))
     }
 
-    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`]. `mark` are their bits of ECN. With `tell`,
-    /// the sender of the first packet is told that this host is congested.
-    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8, mut tell: bool) -> Opened {
+    /// Opens datagrams of `segment` bytes, of which the last may be shorter: at most [`SEGMENTS_MAX`]. `mark` are their bits of ECN. If `congested`, the sender of the first packet is
+    /// notified: by ECN, or by the loss of the packet.
+    pub fn open(&self, bytes: &mut [u8], segment: usize, from: &Endpoint, mark: u8, mut congested: bool) -> Opened {
         let count = bytes.len().div_ceil(segment);
         self.counts.add(Count::DatagramsReceived, count);
         let mut chunks = bytes.chunks_mut(segment);
         let mut batch: [Datagram<'_>; SEGMENTS_MAX] =
             std::array::from_fn(|_| Datagram::new(chunks.next().unwrap_or_default(), from));
         let attend = self.path.open(boottime_ns(), &mut batch[..count]);
-        self.tell_of_roaming();
+        self.signal_roaming();
         let mut opened = Opened { packets: [(0, 0); SEGMENTS_MAX], found: 0, handshakes: Vec::new(), attend };
         for (n, datagram) in batch[..count].iter_mut().enumerate() {
             match datagram.outcome {
                 Outcome::Packet { len, .. } => {
                     let packet = &mut datagram.bytes[HEADER_LEN..HEADER_LEN + len];
-                    let (mark, cause) = if std::mem::take(&mut tell) {
+                    let (mark, cause) = if std::mem::take(&mut congested) {
                         (CE, DropCause::QueueFull)
                     } else {
                         (mark, DropCause::Congested)
@@ -220,16 +220,16 @@ impl Mover {
         let Some((_, to)) = own.filter(|(_, to)| link.endpoint().is_some_and(|endpoint| endpoint.remote == *to)) else {
             return false;
         };
-        if !self.told_of_loop.swap(true, Relaxed) {
+        if !self.loop_is_reported.swap(true, Relaxed) {
             tracing::warn!(%to, "the routes lead this tunnel's own datagrams into the tunnel; hint: a route to the endpoint by another interface, or FwMark and a rule");
         }
         true
     }
 
-    /// Seals a frame into as few trains as the path takes. Returns whether the device is to be called.
+    /// Seals a frame into as few GSO batches as the path takes. Returns whether the device is to be called.
     pub fn send_frame(
         &self,
-        trains: &mut impl Trains,
+        sender: &mut impl GsoSender,
         link: &Arc<Link>,
         frame: &Superframe<'_>,
     ) -> Result<bool, Refusal> {
@@ -244,21 +244,21 @@ impl Mover {
         let mut sealer = link.sealer(now, packets as u32)?;
         let mtu = self.settings.mtu.min(plan.inner_mtu);
         let stride = datagram_len(len).min(mtu.max(len) + DATA_OVERHEAD);
-        let train_max = if fits { plan.train_max } else { 1 };
-        let per_train = (DATAGRAM_MAX / stride).clamp(1, train_max);
-        for first in (0..packets).step_by(per_train) {
-            let count = per_train.min(packets - first);
+        let gso_max = if fits { plan.gso_max } else { 1 };
+        let per_batch = (DATAGRAM_MAX / stride).clamp(1, gso_max);
+        for first in (0..packets).step_by(per_batch) {
+            let count = per_batch.min(packets - first);
             let last_len = if first + count == packets { frame.last_len() } else { len };
             let target = Target { link: Some(Arc::clone(link)), to, ecn: ecn(frame.head()) };
-            trains.queue(&self.sockets(), target, stride, |train| {
+            sender.queue(&self.sockets(), target, stride, |batch| {
                 for n in 0..count {
-                    let packet = &mut train[n * stride + HEADER_LEN..];
+                    let packet = &mut batch[n * stride + HEADER_LEN..];
                     let len = frame.write_packet(first + n, packet);
                     if self.settings.clamp_mss {
                         clamp_mss(&mut packet[..len], mtu);
                     }
                 }
-                sealer.seal_train(train, stride, count, len, last_len)
+                sealer.seal_gso_batch(batch, stride, count, len, last_len)
             });
         }
         Ok(sealer.finish(now))
@@ -280,8 +280,8 @@ impl Mover {
     /// or no datagram can hold it. Otherwise the kernel sends its datagrams in fragments.
     fn refuse_too_big(&self, link: &Link, frame: &Superframe<'_>, inner_mtu: usize, now: u64) -> bool {
         let mut message = [0; ICMP_LEN_MAX];
-        let told = too_big(frame.head(), frame.packet_len(), inner_mtu, &mut message);
-        if let Some(len) = told.filter(|_| link.path().may_send_message(now)) {
+        let reply = too_big(frame.head(), frame.packet_len(), inner_mtu, &mut message);
+        if let Some(len) = reply.filter(|_| link.path().may_send_message(now)) {
             self.write_frame(&VirtioHeader::default().to_bytes(), &[&message[..len]], 1);
             self.path.count_drops(Some(link), DropCause::TooBig, frame.packets());
             return true;
@@ -298,13 +298,13 @@ impl Mover {
     /// Drops a frame that is no peer's, or whose peer has no address, and tells its sender that the host is unreachable.
     fn refuse(&self, link: Option<&Link>, frame: &Superframe<'_>) {
         let now = boottime_ns();
-        let (cause, may_tell) = match link {
+        let (cause, may_send) = match link {
             Some(link) => (DropCause::NoEndpoint, link.path().may_send_message(now)),
             None => (DropCause::NoPeer, self.path.may_send_message(now)),
         };
         self.path.count_drops(link, cause, frame.packets());
         let mut message = [0; ICMP_LEN_MAX];
-        if let Some(len) = unreachable(frame.head(), &mut message).filter(|_| may_tell) {
+        if let Some(len) = unreachable(frame.head(), &mut message).filter(|_| may_send) {
             self.write_frame(&VirtioHeader::default().to_bytes(), &[&message[..len]], 1);
         }
     }

@@ -1,7 +1,7 @@
 //! The loop with read, writev, recvmmsg and sendmmsg: one thread moves all packets of a tunnel and does its handshakes.
 //!
 //! Superframes are read from the TUN device and sealed in an order that is fair to flows ([`Frames`]): the packets of each are written
-//! into a train and sealed there, and the train leaves in one message (UDP_SEGMENT). Datagrams arrive gathered (UDP_GRO), are opened where they lie, and go to the device as superframes.
+//! into a GSO batch and sealed there, and it leaves in one message (UDP_SEGMENT). Datagrams arrive gathered (UDP_GRO), are opened where they lie, and go to the device as superframes.
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use parshall_sys::epoll::{Epoll, Events, READABLE};
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use crate::counts::{Count, Counts};
+use crate::data_path::HostDataPath;
 use crate::frames::{Frames, SEAL_BYTES};
-use crate::mover::Mover;
+use crate::gso_sender::{GsoSender, Target, count_sent, send_failed};
 use crate::sockets::Sockets;
-use crate::trains::{Target, Trains, count_sent, send_failed};
 use crate::worker::Worker;
 
 const TUN: u64 = 0;
@@ -24,31 +24,31 @@ const V6: u64 = 2;
 const STOP: u64 = 3;
 const REQUESTS: u64 = 4;
 
-/// Messages that are received, and trains that are sent, with one system call.
-pub const TURN: usize = 16;
+/// Messages that are received, and GSO batches that are sent, with one system call.
+pub const CALL_MESSAGES: usize = 16;
 
-/// What is opened before the other direction gets its turn.
+/// The most bytes that are opened before the other direction goes on.
 const OPEN_BYTES: usize = SEAL_BYTES;
-/// The same for small messages, and for what is sealed.
-const TURN_MESSAGES: usize = 16 * TURN;
+/// The most messages that are opened, or frames that are sealed, before the other direction goes on.
+const ROUND_MESSAGES: usize = 16 * CALL_MESSAGES;
 
 /// The loop with its buffers.
-pub struct Plain {
+pub struct Syscall {
     worker: Worker,
-    mover: Arc<Mover>,
-    trains: BatchedTrains,
+    data_path: Arc<HostDataPath>,
+    sender: BatchedSender,
     incoming: DatagramBatch,
     frames: Frames<Box<[u8]>>,
 }
 
-impl Plain {
+impl Syscall {
     pub fn new(worker: Worker) -> Self {
-        let mover = Arc::clone(worker.mover());
+        let data_path = Arc::clone(worker.data_path());
         Self {
-            trains: BatchedTrains::new(&mover),
+            sender: BatchedSender::new(&data_path),
             worker,
-            mover,
-            incoming: DatagramBatch::new(TURN),
+            data_path,
+            incoming: DatagramBatch::new(CALL_MESSAGES),
             frames: Frames::default(),
         }
     }
@@ -56,8 +56,8 @@ impl Plain {
     /// Moves packets until `stop` is readable. Fails when the TUN device or epoll does.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let epoll = Epoll::new()?;
-        epoll.add(&self.mover.tun, TUN, READABLE)?;
-        watch(&epoll, &self.mover.sockets())?;
+        epoll.add(&self.data_path.tun, TUN, READABLE)?;
+        watch(&epoll, &self.data_path.sockets())?;
         epoll.add(&stop, STOP, READABLE)?;
         if let Some(requests) = self.worker.requests_fd() {
             epoll.add(&requests, REQUESTS, READABLE)?;
@@ -68,29 +68,29 @@ impl Plain {
             epoll.wait(&mut events, wait)?;
             for (token, _) in events.iter() {
                 match token {
-                    TUN => self.frames.read(&self.mover)?,
+                    TUN => self.frames.read(&self.data_path)?,
                     STOP => return Ok(()),
                     REQUESTS => {
-                        if self.worker.serve_requests(&mut self.trains) {
-                            watch(&epoll, &self.mover.sockets())?;
+                        if self.worker.serve_requests(&mut self.sender) {
+                            watch(&epoll, &self.data_path.sockets())?;
                         }
                     }
                     family => self.receive(family == V6),
                 }
             }
             self.seal_frames();
-            self.worker.end_turn(&mut self.trains);
+            self.worker.end_round(&mut self.sender);
         }
     }
 
-    /// Seals the frames whose turn it is, and queues them as trains.
+    /// Seals the frames that are next, and queues them as GSO batches.
     fn seal_frames(&mut self) {
         let (mut bytes, mut frames) = (0, 0);
-        while bytes < SEAL_BYTES && frames < TURN_MESSAGES {
-            let Some(frame) = self.frames.pop(&self.mover) else { return };
+        while bytes < SEAL_BYTES && frames < ROUND_MESSAGES {
+            let Some(frame) = self.frames.pop(&self.data_path) else { return };
             bytes += frame.bytes().len();
             frames += 1;
-            self.worker.frame(&mut self.trains, frame.bytes());
+            self.worker.frame(&mut self.sender, frame.bytes());
             self.frames.sealed(frame);
         }
     }
@@ -98,11 +98,11 @@ impl Plain {
     /// Receives what has come to one socket.
     fn receive(&mut self, ipv6: bool) {
         let (mut bytes, mut messages) = (0, 0);
-        while bytes < OPEN_BYTES && messages < TURN_MESSAGES {
+        while bytes < OPEN_BYTES && messages < ROUND_MESSAGES {
             self.incoming.clear();
-            self.mover.counts().add(Count::ReceiveCalls, 1);
+            self.data_path.counts().add(Count::ReceiveCalls, 1);
             // An error is that of an earlier send to some peer (ECONNREFUSED), and says nothing about this socket.
-            let count = self.incoming.receive(self.mover.sockets().of(ipv6).as_fd(), true).unwrap_or(0);
+            let count = self.incoming.receive(self.data_path.sockets().of(ipv6).as_fd(), true).unwrap_or(0);
             for slot in 0..count {
                 let Received { bytes: len, segment, peer, local, interface, ecn, arrived, .. } =
                     self.incoming.received()[slot];
@@ -110,7 +110,7 @@ impl Plain {
                 self.worker.datagrams(self.incoming.payload_mut(slot), segment, &from, ecn, arrived);
                 bytes += len;
             }
-            if count < TURN {
+            if count < CALL_MESSAGES {
                 return;
             }
             messages += count;
@@ -132,41 +132,41 @@ fn watch(epoll: &Epoll, sockets: &Sockets) -> io::Result<()> {
     Ok(())
 }
 
-/// Trains that are sent by sendmmsg, all of one family together.
-pub struct BatchedTrains {
+/// GSO batches that are sent by sendmmsg, all of one family together.
+pub struct BatchedSender {
     batch: DatagramBatch,
     /// Of each message of the batch.
     targets: Vec<Target>,
-    /// The family of the trains that wait.
+    /// The family of the GSO batches that wait.
     to_v6: bool,
     counts: Arc<Counts>,
     path: Arc<DataPath>,
 }
 
-impl BatchedTrains {
-    pub fn new(mover: &Mover) -> Self {
+impl BatchedSender {
+    pub fn new(data_path: &HostDataPath) -> Self {
         Self {
-            batch: DatagramBatch::new(TURN),
-            targets: Vec::with_capacity(TURN),
+            batch: DatagramBatch::new(CALL_MESSAGES),
+            targets: Vec::with_capacity(CALL_MESSAGES),
             to_v6: false,
-            counts: Arc::clone(mover.counts()),
-            path: Arc::clone(mover.path()),
+            counts: Arc::clone(data_path.counts()),
+            path: Arc::clone(data_path.path()),
         }
     }
 }
 
-impl BatchedTrains {
+impl BatchedSender {
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// Whether another train can be queued without sending those that wait.
+    /// Whether another GSO batch can be queued without sending those that wait.
     pub fn takes(&self, to: &Endpoint) -> bool {
-        self.to_v6 == to.remote.is_ipv6() && self.targets.len() < TURN
+        self.to_v6 == to.remote.is_ipv6() && self.targets.len() < CALL_MESSAGES
     }
 }
 
-impl Trains for BatchedTrains {
+impl GsoSender for BatchedSender {
     fn queue(
         &mut self,
         sockets: &Arc<Sockets>,
@@ -194,7 +194,7 @@ impl Trains for BatchedTrains {
         self.targets.push(target);
     }
 
-    /// What cannot be sent is dropped and counted.
+    /// Drops and counts datagrams that cannot be sent.
     fn flush(&mut self, sockets: &Arc<Sockets>) {
         let mut next = 0;
         while next < self.batch.messages().len() {

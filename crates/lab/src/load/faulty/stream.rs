@@ -1,17 +1,18 @@
 //! Bulk transfer with flags for slow readers, pausing writers, corks and fixed buffers; and requests and replies over the same
 //! sockets.
 use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use parshall_core::load::Latencies;
-use socket2::{SockRef, Socket};
+use socket2::Socket;
 
-use super::socket::{Ends, SocketArgs};
-use super::{Clock, Common, Outcome, print_ready};
+use super::super::common::{Clock, Common, print_ready};
+use super::super::generator::bulk::Receiver;
+use super::super::outcome::Outcome;
+use super::super::socket::{Ends, SocketArgs};
 use crate::units;
 use parshall_host::error::UserError;
 
@@ -20,8 +21,6 @@ const KIND: &str = "stream";
 const REPLY: usize = 64;
 /// `MSG_MORE` of the kernel's `linux/socket.h`: the same number on every architecture.
 const MSG_MORE: i32 = 0x8000;
-/// `MSG_TRUNC`: on TCP, take the data out of the queue without copying it.
-const MSG_TRUNC: i32 = 0x20;
 
 /// `parshall lab load stream`
 #[derive(Debug, Clone, clap::Args)]
@@ -201,15 +200,10 @@ fn accept(listener: &TcpListener, args: &Args, stats: &Arc<Stats>) {
 }
 
 fn receive(mut socket: &std::net::TcpStream, args: &Args, stats: &Stats) -> io::Result<()> {
-    let mut buf = vec![0u8; if args.discard { 0 } else { args.read_bytes }];
-    let mut discarded = vec![MaybeUninit::uninit(); if args.discard { args.read_bytes } else { 0 }];
+    let mut receiver = Receiver::new(args.read_bytes, args.discard);
     let mut got = 0;
     loop {
-        let n = if args.discard {
-            SockRef::from(socket).recv_with_flags(&mut discarded, MSG_TRUNC)?
-        } else {
-            socket.read(&mut buf)?
-        };
+        let n = receiver.receive(socket)?;
         if n == 0 {
             return Ok(());
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use parshall_sys::epoll::{Epoll, Events, READABLE};
 
-use super::Clock;
-use super::burn::Burn;
-use super::rpc_echo::{Args, REPLY, REPLY_HEAD, REQUEST};
+use super::super::super::common::Clock;
+use super::super::burn::Burn;
+use super::args::{Args, REPLY, REPLY_HEAD, REQUEST};
 
 /// Totals of a server.
 #[derive(Debug, Default)]
