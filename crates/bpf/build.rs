@@ -34,7 +34,6 @@ fn main() {
         ("src/diagnose/classic/classic.bpf.c", "classic"),
         ("src/kernel_names/names.bpf.c", "kernel_names"),
         ("src/lab/loss.bpf.c", "loss"),
-        ("src/relay/redirect.bpf.c", "redirect"),
         ("src/sockets/closes.bpf.c", "socket_closes"),
         ("src/sockets/iter.bpf.c", "socket_iter"),
         ("src/sockets/owners.bpf.c", "socket_owners"),

@@ -30,7 +30,7 @@ pub struct Transfer {
     pub engines_used: u8,
     /// The first reason for not using the configured engine.
     pub fallback: Option<Fallback>,
-    /// Begins with copies and moves to another engine once it streams.
+    /// Begins with copies and is spliced while it streams.
     pub adaptive: bool,
 }
 
@@ -52,7 +52,7 @@ impl Transfer {
         match self.store {
             Store::Buffer(_) => EngineKind::Copy,
             Store::Pipe(_) => EngineKind::Splice,
-            Store::Empty | Store::Armed(_) => self.engine,
+            Store::Empty => self.engine,
         }
     }
 }
@@ -105,8 +105,6 @@ pub struct Conn {
     pub setup: Option<Setup>,
     /// The client's address, for limits and logs; that of the PROXY header when there is one. None for Unix sockets.
     pub client_addr: Option<SocketAddr>,
-    /// Whether its sockets are in the worker's epoll: not while the ring moves both directions.
-    pub watched: bool,
     /// Bytes of the PROXY header that the relay sends to the target: they do not count as the client's.
     pub header_bytes: u32,
 }

@@ -218,8 +218,7 @@ impl Worker {
             let store = &mut conn.transfers[Direction::ClientToTarget].store;
             *store = prepend(header, std::mem::take(store));
         }
-        let first = &conn.transfers[Direction::ClientToTarget];
-        Some(Event::Connected { held: first.store.held(), arm: first.engine.arms() })
+        Some(Event::Connected(conn.transfers[Direction::ClientToTarget].store.held()))
     }
 }
 

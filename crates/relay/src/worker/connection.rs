@@ -102,7 +102,6 @@ impl Worker {
         let mut expired = std::mem::take(&mut self.expired);
         self.deadlines.expired(self.now, &mut expired);
         for id in expired.drain(..) {
-            self.refresh(id);
             self.event(id, Event::Timer);
         }
         self.expired = expired;

@@ -170,7 +170,7 @@ impl Assembly<'_, '_> {
         let fits = |setting: &Setting| {
             let mut with_it = own.clone();
             setting.apply(&mut with_it);
-            setting.misfit(&all).is_none() && setting.clashes(&with_it).next().is_none()
+            setting.misfit(&all).is_none() && rules::two_sources(setting, &with_it).is_none()
         };
         let kept: Vec<&At<Setting>> = defaults.iter().filter(|d| fits(&d.value)).chain(&draft.settings).collect();
         if report {
@@ -182,18 +182,16 @@ impl Assembly<'_, '_> {
     }
 
     fn contradictions(&mut self, settings: &[&At<Setting>], whole: &Listener) {
-        let mut reported: Vec<[&str; 2]> = Vec::new();
+        let mut reported = false;
         for At { value: setting, at } in settings {
             let listed = || settings.iter().any(|s| s.value.key() == "proxy-from");
             let lacks = || rules::lacks_proxies(setting, whole).filter(|_| !listed());
             if let Some(error) = setting.misfit(whole).or_else(lacks) {
                 self.errors.add(*at, error);
             }
-            for clash in setting.clashes(whole) {
-                if !reported.contains(&clash.keys) {
-                    reported.push(clash.keys);
-                    self.errors.add(*at, clash.error());
-                }
+            if let Some(error) = rules::two_sources(setting, whole).filter(|_| !reported) {
+                reported = true;
+                self.errors.add(*at, error);
             }
         }
     }

@@ -74,10 +74,6 @@ pub enum EngineChoice {
     Copy,
     /// splice through a pipe.
     Splice,
-    /// io_uring.
-    Uring,
-    /// Redirection in the kernel.
-    Sockmap,
 }
 
 /// A rule of an access list.

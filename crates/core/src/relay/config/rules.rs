@@ -1,5 +1,5 @@
 //! Which settings cannot be used together, and which do not fit a listener.
-use super::model::{Endpoint, EngineChoice, Protocol};
+use super::model::{Endpoint, Protocol};
 use super::setting::Setting;
 use super::table::Listener;
 use crate::values::ValueError;
@@ -11,36 +11,16 @@ pub const NO_PROXY_HEADERS: &str = "leave it out: PROXY headers are for TCP only
 /// The hint for options of TCP sockets in a UDP listener.
 pub const TCP_OPTION: &str = "leave it out: it is a TCP option";
 
-/// Two settings whose values can conflict.
-#[derive(Debug)]
-pub struct Clash {
-    /// Their keys.
-    pub keys: [&'static str; 2],
-    /// Whether their values conflict.
-    pub holds: fn(&Listener) -> bool,
-    hint: &'static str,
+/// The error for `source` together with `transparent`, which is the same at either setting.
+pub fn two_sources(setting: &Setting, listener: &Listener) -> Option<ValueError> {
+    let either = ["source", "transparent"].contains(&setting.key());
+    (either && listener.transparent && listener.source.is_some()).then(|| {
+        ValueError::new(
+            "`source` and `transparent` cannot be used together",
+            "leave one out: transparent connects from the client's address, source from a fixed one",
+        )
+    })
 }
-
-impl Clash {
-    /// The error, which is the same at either setting.
-    pub fn error(&self) -> ValueError {
-        ValueError::new(format!("`{}` and `{}` cannot be used together", self.keys[0], self.keys[1]), self.hint)
-    }
-}
-
-/// All conflicts.
-pub static CLASHES: [Clash; 2] = [
-    Clash {
-        keys: ["source", "transparent"],
-        holds: |l| l.transparent && l.source.is_some(),
-        hint: "leave one out: transparent connects from the client's address, source from a fixed one",
-    },
-    Clash {
-        keys: ["engine", "limits.bandwidth"],
-        holds: |l| l.engine == EngineChoice::Sockmap && l.limits.bandwidth.is_some(),
-        hint: "choose another engine: what the kernel redirects cannot be slowed down",
-    },
-];
 
 /// The error for `proxy-in` without `proxy-from`. It is an error in `[defaults]` too: without it the listener would serve
 /// clients without PROXY headers. A list that could not be read has been reported already.

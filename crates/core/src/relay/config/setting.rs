@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::model::{Endpoint, Protocol};
 use super::row::{Row, Set};
-use super::rules::{CLASHES, Clash};
 use super::table::Listener;
 use crate::values::ValueError;
 
@@ -63,10 +62,5 @@ impl Setting {
                 ValueError::new(what, "leave it out, or set proxy-in if the clients send PROXY headers")
             })
         })
-    }
-
-    /// The conflicts of its value in a listener with other settings.
-    pub fn clashes(&self, listener: &Listener) -> impl Iterator<Item = &'static Clash> {
-        CLASHES.iter().filter(move |clash| clash.keys.contains(&self.key()) && (clash.holds)(listener))
     }
 }

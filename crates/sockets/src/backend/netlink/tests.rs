@@ -14,7 +14,7 @@ use parshall_evidence::socket::{Kind, Kinds, Side};
 use parshall_sys::child::is_root;
 use parshall_sys::netns::NetNs;
 use parshall_sys::sock_diag::DiagSocket;
-use parshall_sys::tcp_progress::{cookie, tcp_info};
+use parshall_sys::tcp_info::{cookie, tcp_info};
 
 use super::*;
 use parshall_testkit::{root, skip};
