@@ -31,7 +31,7 @@ pub mod private_file;
 pub mod proc_fs;
 pub mod proc_net;
 pub mod process;
-mod sock_diag_dump;
+pub mod sock_diag_dump;
 pub mod symbols;
 pub mod tcp_diag;
 pub mod timed_worker;
