@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::sink::Account;
+use crate::sink::account::Account;
 use crate::sink::stdout::READER_LEFT;
 
 /// The interval at which a sink that keeps failing is reported.
@@ -113,7 +113,7 @@ fn hint(account: &Account) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Fault;
+    use crate::sink::account::Fault;
 
     fn account(dropped: u64, errors: &[(&'static str, u64)], last: &str) -> (String, Account) {
         let errors = errors.iter().copied().collect();

@@ -11,7 +11,7 @@ use crate::collect::Collector;
 use crate::format::text::TableStyle;
 use crate::format::{SocketFormat, encoder};
 use crate::request::OnceRequest;
-use crate::sink::Sink;
+use crate::sink::account::Sink;
 use crate::sink::stdout::Stdout;
 
 /// Reads all sockets once and prints them.

@@ -7,7 +7,7 @@ use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::Selection;
 
 pub use crate::format::SocketFormat;
-use crate::sink::SinkRequest;
+use crate::sink::request::SinkRequest;
 
 #[derive(Debug)]
 pub enum SocketsRequest {

@@ -7,19 +7,15 @@ use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::connection::{CloseReason, Connection, Event};
 use parshall_core::relay::direction::{Peer, PerDirection};
 use parshall_core::relay::slots::SlotId;
-use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
-use super::conn::{Conn, Index32};
-use super::connection::socket_state;
-use super::{CLIENT, Worker, first_transfer};
+use super::conn::{Conn, Index32, Transfer};
+use super::socket_events::{CLIENT, WATCHED, socket_state};
+use super::state::Worker;
 use crate::record::Closed;
 
 /// Connections accepted from one listener before other events are handled.
 const ACCEPTS_MAX: usize = 64;
-
-/// The epoll events of a connection's sockets, which never change.
-pub(super) const WATCHED: u32 = READABLE | WRITABLE | PEER_CLOSED | URGENT | EDGE;
 
 impl Worker {
     /// Accepts all that is left in the queue of a listener that is about to close; the kernel would reset it.
@@ -144,7 +140,7 @@ impl Worker {
             attempt: 0,
             listener: Index32::new(index),
             target_index: Index32::default(),
-            transfers: PerDirection::new(|_| first_transfer(service.config.engine)),
+            transfers: PerDirection::new(|_| Transfer::of_choice(service.config.engine)),
             bandwidth: service.config.limits.bandwidth.map(buckets),
             setup: None,
             client_addr: peer,

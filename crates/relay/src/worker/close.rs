@@ -6,8 +6,9 @@ use parshall_core::relay::direction::{Direction, PerDirection};
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::stream_io::reset_on_close;
 
-use super::Worker;
-use super::conn::{Conn, Setup};
+use super::conn::Conn;
+use super::setup::Setup;
+use super::state::Worker;
 use crate::record::{Closed, Transferred};
 
 impl Worker {

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use parshall_core::relay::bucket::Bucket;
+use parshall_core::relay::config::EngineChoice;
 use parshall_core::relay::connection::Connection;
 use parshall_core::relay::direction::{Peer, PerDirection};
 use parshall_core::relay::slots::Slots;
 use parshall_core::relay::streaming::Rhythm;
 use parshall_sys::stream_socket::StreamAddr;
 
-use super::connect::Attempts;
-use super::header::HeaderReader;
+use super::setup::Setup;
 use crate::engine::Store;
 use crate::stats::{EngineKind, Fallback};
 
@@ -35,7 +35,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    pub fn new(engine: EngineKind, adaptive: bool) -> Self {
+    fn new(engine: EngineKind, adaptive: bool) -> Self {
         Self {
             moved: 0,
             store: Store::Empty,
@@ -44,6 +44,15 @@ impl Transfer {
             engines_used: 0,
             fallback: None,
             adaptive,
+        }
+    }
+
+    /// The initial state of a direction with the configured engine.
+    pub fn of_choice(choice: EngineChoice) -> Self {
+        match choice {
+            EngineChoice::Auto => Self::new(EngineKind::Copy, true),
+            EngineChoice::Copy => Self::new(EngineKind::Copy, false),
+            EngineChoice::Splice => Self::new(EngineKind::Splice, false),
         }
     }
 
@@ -72,15 +81,6 @@ impl From<Index32> for usize {
     fn from(index: Index32) -> Self {
         index.0 as Self
     }
-}
-
-/// State that a connection needs only until bytes move.
-#[derive(Debug)]
-pub enum Setup {
-    /// The PROXY header of the client.
-    Header(Box<HeaderReader>),
-    /// The attempts to connect to a target.
-    Attempts(Box<Attempts>),
 }
 
 #[derive(Debug)]

@@ -6,175 +6,50 @@
 //! their life, so a request through the relay costs one wait, one receive and one send.
 //!
 //! - `accept`: from the listener to a connection, or to its refusal
-//! - `conn`: what the worker keeps of a connection
 //! - `connection`: performs what the state machine of a connection asks for
 //! - `header`: the PROXY header of a client
 //! - `connect`: attempts to connect to a target
 //! - `transfer`: the turns of directions
 //! - `close`: the end of a connection
+//! - `state`: the fields of a worker; `conn`, `setup`: those of a connection; `socket_events`: what epoll reports of its sockets
 mod accept;
 mod close;
 mod conn;
 mod connect;
 mod connection;
 mod header;
+mod setup;
+mod socket_events;
+mod state;
 #[cfg(test)]
 mod tests;
 mod transfer;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use parshall_core::relay::Ns;
-use parshall_core::relay::backoff::Backoff;
-use parshall_core::relay::config::{Endpoint, EngineChoice};
-use parshall_core::relay::connection::{Event, Rules};
-use parshall_core::relay::deadlines::Deadlines;
-use parshall_core::relay::direction::Direction;
-use parshall_core::relay::log_batching::LogBatching;
-use parshall_core::relay::scheduling::Scheduling;
+use parshall_core::relay::config::Endpoint;
+use parshall_core::relay::connection::Event;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::batch::Batch;
 use parshall_sys::clock::monotonic_ns;
-use parshall_sys::epoll::{self, Epoll, Events};
+use parshall_sys::epoll::{self, Events};
 
-use self::conn::{Connections, Transfer};
+use self::socket_events::{CLIENT, INBOX, LISTENER};
+use self::state::Listening;
+pub use self::state::{Parts, Worker};
 use super::command::{Assigned, Command};
-use super::connection_limit::ConnectionLimit;
-use super::engine::Engine;
 use super::engine::copy::CopyEngine;
-use super::engine::splice::SpliceEngine;
-use super::record::Closed;
-use super::service::Service;
-use super::stats::{EngineKind, ListenerStats};
-
-/// Kinds of events in the token of an epoll event; attempt n to connect to a target is n + 1.
-const CLIENT: u8 = 0;
-const ATTEMPTS_MAX: u8 = 200;
-const LISTENER: u8 = 254;
-const INBOX: u8 = 255;
 
 /// Events that one epoll_wait returns at most.
 const EVENTS_MAX: usize = 512;
 /// The longest wait of a worker with nothing to do.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The arguments of [`Worker::new`].
-#[derive(Debug)]
-pub struct Parts {
-    /// Counts the connections and sessions of all threads.
-    pub connection_limit: Arc<ConnectionLimit>,
-    /// The limit on pipes of this worker.
-    pub pipes_max: usize,
-    pub inbox: Receiver<Command>,
-    /// An eventfd: readable when a command was sent, or when a connection has ended that others wait for.
-    pub wake: Arc<OwnedFd>,
-    /// The queue of ended connections to the log thread. While it is full, lost lines are counted.
-    pub closed: SyncSender<Vec<Closed>>,
-}
-
-/// A listener in a worker.
-pub(super) struct Listening {
-    service: Arc<Service>,
-    stats: Arc<ListenerStats>,
-    /// None once the listener is removed.
-    socket: Option<Arc<OwnedFd>>,
-    /// Whether epoll watches the socket: not while accepting pauses.
-    watched: bool,
-    /// Open connections.
-    active: u32,
-    /// When its connections are closed, once it is removed.
-    drain_until: Option<Ns>,
-}
-
-impl Listening {
-    fn new(assigned: Assigned, socket: Option<Arc<OwnedFd>>) -> Self {
-        let Assigned { service, stats, .. } = assigned;
-        Self { active: 0, drain_until: None, watched: false, socket, service, stats }
-    }
-
-    /// The part of its configuration that the state machine of a connection needs.
-    fn rules(&self) -> Rules<'_> {
-        let config = &self.service.config;
-        Rules { timeouts: &config.timeouts, keepalive: config.sockets.keepalive, drain_until: self.drain_until }
-    }
-}
-
-struct Engines {
-    copy: CopyEngine,
-    splice: SpliceEngine,
-}
-
-impl Engines {
-    fn of(&mut self, kind: EngineKind) -> &mut dyn Engine {
-        match kind {
-            EngineKind::Copy => &mut self.copy,
-            EngineKind::Splice => &mut self.splice,
-        }
-    }
-}
-
-pub struct Worker {
-    epoll: Epoll,
-    parts: Parts,
-    now: Ns,
-    listeners: Vec<Listening>,
-    conns: Connections,
-    engines: Engines,
-    /// Directions that get a turn in the next run.
-    ready: Vec<(SlotId, Direction)>,
-    batches: [Vec<super::engine::Job>; EngineKind::ALL.len()],
-    deadlines: Deadlines,
-    expired: Vec<SlotId>,
-    ended: Vec<Closed>,
-    log_batching: LogBatching,
-    backoff: Backoff,
-    /// When accepting resumes; None while it is not paused.
-    accept_again: Option<Ns>,
-    /// A listener is not watched, because of a limit or an error.
-    any_unwatched: bool,
-    /// While draining: when the remaining connections are closed.
-    drain_until: Option<Ns>,
-    order: Vec<usize>,
-    /// The size of the copy buffer, in bytes.
-    buffer_max: usize,
-    scheduling: Scheduling,
-    /// Sets SCHED_BATCH for this thread; None if that is not permitted, or another policy was set from outside.
-    batch: Option<Batch>,
-}
-
 impl Worker {
-    pub fn new(parts: Parts, buffer_max: usize) -> io::Result<Self> {
-        let epoll = Epoll::new()?;
-        epoll.add(&parts.wake, u64::from(INBOX), epoll::READABLE)?;
-        Ok(Self {
-            epoll,
-            now: monotonic_ns(),
-            listeners: Vec::new(),
-            conns: Connections::default(),
-            engines: Engines { copy: CopyEngine::new(buffer_max), splice: SpliceEngine::new(parts.pipes_max) },
-            ready: Vec::new(),
-            batches: Default::default(),
-            deadlines: Deadlines::default(),
-            expired: Vec::new(),
-            ended: Vec::new(),
-            log_batching: LogBatching::default(),
-            backoff: Backoff::default(),
-            accept_again: None,
-            any_unwatched: false,
-            drain_until: None,
-            order: Vec::new(),
-            buffer_max,
-            scheduling: Scheduling::default(),
-            batch: None,
-            parts,
-        })
-    }
-
     /// Runs in the calling thread until it was asked to drain and its last connection has ended.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
@@ -335,14 +210,5 @@ impl Worker {
                 }
             }
         }
-    }
-}
-
-/// The initial state of a direction with the configured engine.
-fn first_transfer(choice: EngineChoice) -> Transfer {
-    match choice {
-        EngineChoice::Auto => Transfer::new(EngineKind::Copy, true),
-        EngineChoice::Copy => Transfer::new(EngineKind::Copy, false),
-        EngineChoice::Splice => Transfer::new(EngineKind::Splice, false),
     }
 }

@@ -2,17 +2,21 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::RawFd;
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::Instant;
 
-use parshall_core::relay::config::{AccessRule, Config, Global, Listener, Protocol, Target};
+use parshall_core::relay::config::{AccessRule, Config, EngineChoice, Global, Listener, Protocol, Target};
 use parshall_core::relay::connection::CloseReason;
 use parshall_sys::stream_socket::{local_ip, peer_ip};
 
 use super::*;
+use crate::connection_limit::ConnectionLimit;
 use crate::open::Pool;
+use crate::record::Closed;
 use crate::serve::{ProcessLimits, Relay};
+use crate::service::Service;
 use crate::service::target::TargetState;
+use crate::stats::EngineKind;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -8,7 +8,7 @@ use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Pace;
 
 use super::conn::Conn;
-use super::{Listening, Worker};
+use super::state::{Listening, Worker};
 use crate::engine::{Job, Outcome, TURN_BYTES};
 use crate::stats::{EngineKind, Fallback};
 

@@ -15,9 +15,9 @@ use super::args::{Networks, OnceArgs, ReadArgs, SelectArgs, SocketsArgs, Sockets
 use super::{file, host_names, services};
 use crate::format::text;
 use crate::request::{OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest};
-use crate::sink::SinkRequest;
 use crate::sink::files::FilesConfig;
 use crate::sink::prometheus::table::PrometheusRequest;
+use crate::sink::request::SinkRequest;
 use crate::sink::stdout::StdoutRequest;
 use parshall_host::error::UserError;
 

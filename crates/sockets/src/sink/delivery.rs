@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::Fault;
+use super::account::Fault;
 
 /// Encoded rows that are delivered or spooled together.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use parshall_core::sockets::retry::Retry;
 use super::delivery::{Chunk, Delivery, Refusal, Rejected};
 use serde::Deserialize;
 
+use super::account::{Account, Fault};
 use super::spool::{Level, Next, Spool, SpoolConfig};
-use super::{Account, Fault};
 
 /// The pause after a failed write to the spool.
 const SPOOL_RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -8,8 +8,9 @@ use parshall_evidence::socket::Completeness;
 use parshall_host::error::UserError;
 use serde::Deserialize;
 
+use super::account::{Account, Sink, disk_error_kind};
+use super::request::{Shared, SinkRequest, SinkTable};
 use super::table::format;
-use super::{Account, Shared, Sink, SinkRequest, SinkTable};
 use crate::format::{Encoder, SocketFormat, encoder};
 
 /// The kind of the error when the reader of standard output has closed it: it wanted no more rows.
@@ -81,7 +82,7 @@ impl<W: Write> Stdout<W> {
         if let Err(error) = written {
             let kind = match error.kind() {
                 std::io::ErrorKind::BrokenPipe => READER_LEFT,
-                _ => super::disk_error_kind(&error, "write"),
+                _ => disk_error_kind(&error, "write"),
             };
             self.account.lost(rows, kind, error.to_string());
             return Err(anyhow::Error::new(error).context("cannot write to standard output"));

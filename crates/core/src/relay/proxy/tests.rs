@@ -1,7 +1,10 @@
 //! Tests of the PROXY protocol: examples of the specification, and properties of the parser and the encoders.
 use proptest::prelude::*;
 
+use std::net::SocketAddr;
+
 use super::*;
+use crate::relay::config::ProxyVersion;
 
 fn done(bytes: &[u8]) -> (Header, usize) {
     match parse(bytes) {

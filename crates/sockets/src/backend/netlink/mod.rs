@@ -9,6 +9,7 @@
 //! neighbour in the same hash chain, because the kernel resumes a chain by the number of sockets that it has dumped.
 mod once;
 mod reader;
+mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +22,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use parshall_bpf::sockets::owners::ForeignSocket;
-use parshall_core::sock_diag::{DumpRequest, Layout, Reading, tables};
+use parshall_core::sock_diag::{Layout, tables};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
 use parshall_sys::sock_diag::{DiagSocket, Opener, Plain, Reader};
@@ -32,92 +33,7 @@ use once::Once;
 use parshall_host::diag_module;
 use parshall_host::error::UserError;
 use reader::Worker;
-
-/// Records and names that a reader passes to the collector.
-#[derive(Debug, Default)]
-struct Portion {
-    records: Vec<SocketRecord>,
-    names: Vec<u8>,
-}
-
-/// A message from a reader.
-enum Reply {
-    Records(Portion),
-    /// A job has ended.
-    Ended {
-        account: Completeness,
-        unsupported: bool,
-    },
-}
-
-/// The dump of one table of one namespace.
-#[derive(Debug, Clone, Copy)]
-struct Job {
-    /// Its index in [`Task::namespaces`].
-    namespace: usize,
-    asked: DumpRequest,
-}
-
-/// The jobs of one dump, which all readers share.
-#[derive(Debug)]
-struct Task {
-    selection: Selection,
-    reading: Reading,
-    namespaces: Vec<Namespace>,
-    /// Whether a namespace could not be read, by its index in `namespaces`.
-    lost: Vec<AtomicBool>,
-    jobs: Vec<Job>,
-    /// The number of jobs that readers have begun.
-    taken: AtomicUsize,
-}
-
-impl Task {
-    fn next(&self) -> Option<Job> {
-        self.jobs.get(self.taken.fetch_add(1, Relaxed)).copied()
-    }
-
-    fn mark_lost(&self, job: Job) {
-        self.lost[job.namespace].store(true, Relaxed);
-    }
-}
-
-/// The state that readers share over all dumps.
-#[derive(Debug)]
-struct Shared {
-    /// Inode of the own namespace.
-    own: u32,
-    opener: Opener,
-    /// Sockets of the own namespace, at most one for each reader. One of another namespace would save 30 us of the 10 to 20 ms
-    /// that its dump takes, and keep the namespace alive until the next dump.
-    kept: Mutex<Vec<DiagSocket>>,
-    sequence: AtomicU32,
-    /// Whether the kernel accepts bytecode filters.
-    filtered: AtomicBool,
-    /// Where the kernel cannot dump a table, its module is loaded, or else /proc/net is read.
-    falls_back: AtomicBool,
-    portions: Mutex<Vec<Portion>>,
-    counts: Mutex<BTreeMap<&'static str, u64>>,
-}
-
-impl Shared {
-    fn count(&self, what: &'static str) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
-    }
-
-    fn read_proc_net(&self) -> bool {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).contains_key("proc-net")
-    }
-
-    fn portion(&self) -> Portion {
-        self.portions.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn recycle(&self, mut portion: Portion) {
-        portion.records.clear();
-        portion.names.clear();
-        self.portions.lock().unwrap_or_else(PoisonError::into_inner).push(portion);
-    }
-}
+use task::{Job, Reply, Shared, Task};
 
 type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 

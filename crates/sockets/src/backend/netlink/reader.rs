@@ -12,7 +12,7 @@ use parshall_sys::netns;
 use parshall_sys::sock_diag::{DiagSocket, Reader};
 
 use super::once::Once;
-use super::{Job, Portion, Reply, Shared, Task};
+use super::task::{Job, Portion, Reply, Shared, Task};
 
 /// Records in a portion: about 150 KiB.
 const PORTION: usize = 256;

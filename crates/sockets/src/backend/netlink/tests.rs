@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixListener, UnixStream};
 
-use parshall_core::sock_diag::{Table, decode};
+use parshall_core::sock_diag::{Reading, Table, decode};
 use parshall_evidence::socket::selection::state::{ESTABLISHED, FIN_WAIT2, LISTEN, TIME_WAIT};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Side};
