@@ -18,6 +18,7 @@ pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod left_out;
+pub mod live_screen;
 pub mod lockdown;
 pub mod log;
 mod log_writer;
