@@ -14,6 +14,18 @@ use crate::trial::change::Change;
 
 /// Arguments of `parshall attach`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall attach --port 7000
+  parshall attach --pid 4120 --for 10s     the process and its children
+  parshall attach --pid 4120 --only        without its children
+  parshall attach --pid 4120 --pid 4121 --format json
+  parshall attach --cgroup /system.slice/nginx.service --save slow.json
+  parshall attach --port 7000 -o report.txt
+  parshall attach --port 80 --netns blue   the port in another network namespace
+  parshall attach --netns blue
+  parshall attach --all --for 1m
+
+Exit codes: 0 done (whatever the verdict), 1 it failed, 2 wrong usage.")]
 pub struct AttachArgs {
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
@@ -73,6 +85,15 @@ pub struct ReportArgs {
 
 /// Arguments of `parshall run`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall run -- ./echo_bench
+  parshall run --save slow.json -- curl -s http://127.0.0.1:8080/report
+  parshall run --for 30s -- ./server --port 7000
+  parshall run --format json -o report.json --exit-code -- make integration-test
+
+The command keeps its stdin, stdout and stderr. The report goes to stderr when the command has ended, or after --for.
+Signals sent to parshall are passed on to the command; Ctrl-C twice within a second ends the observation alone.
+Exit codes: 0 done (whatever the verdict and the command's own status), 1 it failed, 2 wrong usage; with --exit-code that of the command, unless parshall failed.")]
 pub struct RunArgs {
     /// Stop observing after this time, even if the command still runs (from 200ms to 1h)
     #[arg(long = "for", value_name = "TIME", value_parser = value::window)]
@@ -91,6 +112,12 @@ pub struct RunArgs {
 
 /// Arguments of `parshall show`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall show slow.json
+  parshall show slow.json --format json
+  parshall show slow.json -o report.txt
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct ShowArgs {
     /// The file that `--save` wrote
     #[arg(value_name = "CASE")]
@@ -101,6 +128,15 @@ pub struct ShowArgs {
 
 /// Arguments of `parshall try`.
 #[derive(Debug, Args)]
+#[command(after_help = format!("Changes:
+{}
+Examples:
+  parshall try nodelay --port 7000
+  parshall try congestion=bbr --pid 4120 --pairs 16 --window 5s
+  parshall try quota=max --port 7000 --yes --format json
+
+It says what it is about to change, asks, and measures in alternating windows. Everything is reverted at the end, also when parshall is interrupted or killed.
+Exit codes: 0 done (whatever came of it), 1 it failed, 2 wrong usage.", crate::trial::change::help()))]
 pub struct TryArgs {
     /// What to change: one of those below
     #[arg(value_name = "CHANGE", value_parser = crate::trial::change::parse)]
@@ -144,6 +180,11 @@ pub struct TryNetnsArgs {
 
 /// Arguments of `parshall doctor`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall doctor
+  parshall doctor --format json
+
+Exit codes: 0 done (whatever was found), 1 it failed, 2 wrong usage.")]
 pub struct DoctorArgs {
     /// Also write what a report of a bug in the probes needs: the findings, every program with the kernel's reason, the verifier's logs.
     /// No addresses, and nothing of processes

@@ -11,6 +11,12 @@ use crate::units::{self, Format, ReportFormat};
 
 /// `parshall lab`
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  parshall lab list
+  parshall lab run nagle-stall
+  parshall lab ab writes.toml
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct LabArgs {
     #[command(subcommand)]
     pub command: Command,

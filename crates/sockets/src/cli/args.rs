@@ -14,6 +14,11 @@ use parshall_host::netns::Netns;
 
 /// Arguments of `parshall sockets`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall sockets once --state established --sort retrans --limit 20
+  parshall sockets stream --every 5s --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct SocketsArgs {
     #[command(subcommand)]
     pub(super) command: SocketsCommand,

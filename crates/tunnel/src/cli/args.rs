@@ -9,6 +9,10 @@ use super::engine::EngineArgs;
 
 /// Arguments of `parshall tunnel`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall tunnel up wg0.conf
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct TunnelArgs {
     #[command(subcommand)]
     pub(super) command: TunnelCommand,
