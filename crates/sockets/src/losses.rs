@@ -55,14 +55,14 @@ impl Losses {
     }
 }
 
-/// What closed sinks did not deliver.
+/// Rows that closed sinks did not deliver.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Undelivered {
     /// A line for each sink whose rows wait for the next start.
     pub waiting: Vec<String>,
     /// A line for each sink that lost rows, or may have.
     pub lost: Vec<String>,
-    /// What the user can do about the first of these.
+    /// A hint for the first of these.
     pub hint: &'static str,
 }
 

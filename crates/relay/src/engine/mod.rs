@@ -35,7 +35,7 @@ impl Store {
         matches!(self, Self::Empty)
     }
 
-    /// What is held, for the state machine.
+    /// Whether bytes are held, as the state machine names it.
     pub fn held(&self) -> connection::Held {
         match self {
             Self::Empty => connection::Held::Nothing,

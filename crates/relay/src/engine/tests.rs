@@ -153,7 +153,7 @@ fn pair(tcp: bool) -> (Peer, OwnedFd) {
     (Peer::Tcp(a), b.into())
 }
 
-/// Who talks through the relay.
+/// A client or a target of the relay.
 enum Peer {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -427,7 +427,7 @@ fn set_nonblocking(peer: &Peer) {
 
 #[test]
 fn a_sink_that_is_never_read_stops_the_source() {
-    /// What all socket buffers between the peers can hold with the limits set below, and what the engine may add.
+    /// The bytes that all socket buffers between the peers hold with the limits set below, and the buffer of the engine.
     const MOST: usize = 8 << 20;
     each(|kind, tcp| {
         let (mut client, a) = pair(tcp);

@@ -21,7 +21,7 @@ pub struct Chosen {
     pub notes: Vec<String>,
 }
 
-/// What the backend will read.
+/// The number of dumps that the backend will read, and their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumps {
     /// One dump, of which a table is printed: the cost of loading matters most, and no key.

@@ -1,4 +1,4 @@
-//! What a sink does with rows: the interface of all sinks, and the account of what became of the rows.
+//! The interface of all sinks, and the account that each keeps of its rows.
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
@@ -17,14 +17,14 @@ pub trait Sink {
     /// Receives the end of a dump, and how complete it is.
     fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()>;
 
-    /// What became of the rows so far.
+    /// The account of the rows so far.
     fn account(&self) -> Account;
 
     /// Delivers waiting rows for at most `timeout`, and ends.
     fn close(self: Box<Self>, timeout: std::time::Duration) -> Account;
 }
 
-/// What became of the rows that a sink received.
+/// Counts of the rows that a sink received, by their fate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Account {
     /// Rows that it received.
@@ -68,7 +68,7 @@ impl Account {
     pub fn fault(&mut self, fault: Fault) {
         self.rows_in += fault.rows;
         self.bytes_lost += fault.bytes;
-        // What a disk did not confirm was delivered, but nobody knows whether it will be there.
+        // Rows that a disk did not confirm were delivered, and may be lost after a crash.
         if fault.rows > 0 || matches!(fault.kind, "sync" | "incomplete") {
             self.lost(fault.rows, fault.kind, fault.text);
         } else {

@@ -100,7 +100,7 @@ pub struct Refusal {
     pub retriable: bool,
 }
 
-/// What a receiver rejected of a chunk that it accepted. Sending it again would not help.
+/// The part of an accepted chunk that the receiver rejected. Sending it again would not help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// At most those of the chunk.

@@ -253,7 +253,7 @@ impl DeliveryQueue {
         state.account.lost(rows, refusal.kind, refusal.text);
     }
 
-    /// What became of the rows so far.
+    /// The account of the rows so far.
     pub fn account(&self) -> Account {
         self.shared.lock().account()
     }

@@ -50,7 +50,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The suffix of a file whose process was killed.
 const PARTIAL: &str = ".partial";
 
-/// What a file consists of: each part is complete by itself.
+/// The parts of a file, each complete by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Parts {
     /// Messages, each preceded by its length.

@@ -29,7 +29,7 @@ pub trait SinkRequest: std::fmt::Debug + Send {
     fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>>;
 }
 
-/// What the stream and its sinks share.
+/// State that the stream and its sinks share.
 #[derive(Debug)]
 pub struct Shared {
     /// The style of the text format.

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::format::text::TableStyle;
 
-    /// What is written by the end of each of two dumps, and at the end.
+    /// The bytes written by the end of each of two dumps, and at the end.
     fn written(format: SocketFormat) -> [Vec<u8>; 3] {
         let mut out = Vec::new();
         let mut steps = Vec::new();

@@ -15,7 +15,7 @@ use crate::udp_batch::{DatagramBatch, Received};
 const OUT_LEN: usize = 16;
 /// The place of the name. It is longer than any name, so that the control messages behind it are aligned.
 const NAME_LEN: usize = 32;
-/// What stands in front of the payload in a buffer.
+/// The bytes in front of the payload in a buffer.
 pub const DATAGRAM_HEADER_LEN: usize = OUT_LEN + NAME_LEN + Control::BYTES;
 const _: () = assert!(size_of::<Name>() <= NAME_LEN && (OUT_LEN + NAME_LEN).is_multiple_of(8));
 
@@ -79,7 +79,7 @@ impl Ring {
         self.submit(fd, tag, Operation::ReceiveDatagrams { group, template: Template::new() })
     }
 
-    /// What a chunk of [`Ring::recv_datagrams`] holds, and its payload; `None` if the kernel wrote less than a header.
+    /// The message in a chunk of [`Ring::recv_datagrams`], and its payload; `None` if the kernel wrote less than a header.
     ///
     /// # Panics
     /// If the chunk is of another ring.

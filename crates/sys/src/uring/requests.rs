@@ -29,7 +29,7 @@ impl Request {
     }
 }
 
-/// What a request does, with the memory that it owns.
+/// The operation of a request, with the memory that it owns.
 pub(super) enum Operation {
     /// Receives messages into buffers of a group.
     Receive { group: u16 },

@@ -20,7 +20,7 @@ pub struct Row<S: 'static> {
     pub key: &'static str,
     /// A value in TOML, for the reference and hints.
     pub example: &'static str,
-    /// What it does, in lower case and without a full stop, for the reference and `--help`.
+    /// Its effect, in lower case and without a full stop, for the reference and `--help`.
     pub help: &'static str,
     /// The field that it sets.
     pub field: &'static dyn Field<S>,

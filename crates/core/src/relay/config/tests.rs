@@ -1,4 +1,4 @@
-//! What the two languages mean, their errors and positions, and that no text makes a parser panic.
+//! The meaning of the two languages, their errors and positions; and that no text makes a parser panic.
 use std::time::Duration;
 
 use proptest::prelude::*;

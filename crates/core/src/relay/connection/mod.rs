@@ -82,7 +82,7 @@ pub enum Turn {
     Ended(Ended),
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Part of the PROXY header was read, and no more of it has arrived.
@@ -121,7 +121,7 @@ pub enum Event {
     Failed(CloseReason),
 }
 
-/// What the worker does next.
+/// An action that the worker performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Read what has arrived of the PROXY header.
@@ -503,7 +503,7 @@ impl Connection {
         }
     }
 
-    /// A peer that has sent its end of data may still reset the connection. Nobody reads its socket any more, and nothing may be
+    /// A peer that has sent its end of data may still reset the connection. No direction reads its socket any more, and nothing may be
     /// sent to it for long, so that the other peer would not learn of it.
     fn check_half_closed(&mut self) {
         let failed =

@@ -48,7 +48,7 @@ pub enum Addresses {
         transport: Transport,
         /// The client.
         source: SocketAddr,
-        /// What the client connected to.
+        /// The address that the client connected to.
         destination: SocketAddr,
     },
     /// Unix sockets.

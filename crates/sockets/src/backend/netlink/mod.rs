@@ -236,7 +236,7 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What this process cannot see because it lacks capabilities.
+/// Sentences about the sockets and fields that this process cannot see because it lacks capabilities.
 pub fn missing() -> Vec<String> {
     missing_with(effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()))
 }

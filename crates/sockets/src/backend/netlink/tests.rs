@@ -454,7 +454,7 @@ fn act(
     (cookies, worked.account, lost, backend.counts(), worked.reader.asked)
 }
 
-/// What a worker gave.
+/// The output of a worker.
 struct Worked {
     records: Vec<SocketRecord>,
     account: Completeness,

@@ -1,4 +1,4 @@
-//! Where a Kafka sink sends to, and how.
+//! The brokers and the topic of a Kafka sink, and its messages.
 use std::time::Duration;
 
 use parshall_host::error::UserError;

@@ -1,4 +1,4 @@
-//! Where an OTLP sink sends to, and how.
+//! The receiver of an OTLP sink, and the requests to it.
 use std::time::Duration;
 
 use parshall_host::error::UserError;
