@@ -14,7 +14,7 @@ mod v2;
 mod tests;
 
 pub use header::{Addresses, Command, Header, Malformed, Progress, Transport, UnixPaths};
-pub use tlv::{Kind, Ssl, SslKind, Tlv, TlvRefused, Tlvs};
+pub use tlv::{Kind, Tlv, TlvRefused, Tlvs};
 pub use v1::{MAX_BYTES as V1_MAX_BYTES, encode as encode_v1};
 pub use v2::{HeaderTooLong, MAX_BYTES as V2_MAX_BYTES, encode as encode_v2};
 
