@@ -12,7 +12,7 @@ pub struct Dump {
     pub sequence: u64,
     /// Host name of this machine.
     pub host: String,
-    /// The backend that reads: `walk`, `iter`, `netlink`.
+    /// The backend that reads: `walk` or `netlink`.
     pub backend: &'static str,
 }
 
