@@ -38,7 +38,7 @@ impl KafkaSink {
     /// Starts the delivery queue. Brokers need not be reachable yet.
     ///
     /// # Errors
-    /// A [`UserError`] for a configuration error, or the delivery queue cannot be started.
+    /// A `UserError` for a configuration error, or the delivery queue cannot be started.
     pub fn start(config: KafkaConfig, queue: QueueConfig) -> anyhow::Result<Self> {
         config.check()?;
         let builders = Builders::new(&config);
