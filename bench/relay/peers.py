@@ -228,7 +228,7 @@ COMPARED = [
     Rinetd(),
     SocketProxy(),
 ]
-ON_REQUEST = [Parshall(engine) for engine in ("copy", "splice", "uring", "sockmap")]
+ON_REQUEST = [Parshall(engine) for engine in ("copy", "splice")]
 ON_REQUEST.append(Parshall(name="before", binary=os.environ.get("OLD", "")))
 ALL = {peer.name: peer for peer in LIMITS + COMPARED + ON_REQUEST}
 DEFAULT = [peer.name for peer in LIMITS + COMPARED]

@@ -38,9 +38,7 @@ fn main() {
         ("src/diagnose/classic/classic.bpf.c", "classic"),
         ("src/kernel_names/names.bpf.c", "kernel_names"),
         ("src/lab/loss.bpf.c", "loss"),
-        ("src/relay/redirect.bpf.c", "redirect"),
         ("src/sockets/closes.bpf.c", "socket_closes"),
-        ("src/sockets/iter.bpf.c", "socket_iter"),
         ("src/sockets/owners.bpf.c", "socket_owners"),
         ("src/sockets/walk.bpf.c", "walk"),
         ("src/sockets/walk.bpf.c", "walk_copies"),
@@ -65,7 +63,7 @@ fn main() {
         format!("&{names:?}")
     };
     std::fs::write(out.join("type_names.rs"), names(&["probes", "older/probes"])).expect("OUT_DIR is writable");
-    let of_sockets = names(&["socket_closes", "socket_iter", "socket_owners", "walk_copies"]);
+    let of_sockets = names(&["socket_closes", "socket_owners", "walk_copies"]);
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
 }
 

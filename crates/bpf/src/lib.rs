@@ -1,6 +1,6 @@
 //! BPF programs in C beside their loaders and decoders.
 //!
-//! [`diagnose`], [`lab`], [`relay`] and [`sockets`] have the programs of one product each and do not import each other. What they share:
+//! [`diagnose`], [`lab`] and [`sockets`] have the programs of one product each and do not import each other. What they share:
 //! the kernel's structures (`include/kernel.h`), loading, the kernel's type information, clocks, and reading plain structures.
 #![allow(unsafe_code)]
 #![warn(missing_docs)]
@@ -13,7 +13,6 @@ pub mod kernel_release;
 mod kernel_types;
 pub mod lab;
 mod load;
-pub mod relay;
 mod small_btf;
 pub mod sockets;
 

@@ -18,6 +18,7 @@ pub mod foreign_file;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod left_out;
+pub mod live_screen;
 pub mod lockdown;
 pub mod log;
 mod log_writer;
@@ -31,7 +32,7 @@ pub mod private_file;
 pub mod proc_fs;
 pub mod proc_net;
 pub mod process;
-mod sock_diag_dump;
+pub mod sock_diag_dump;
 pub mod symbols;
 pub mod tcp_diag;
 pub mod timed_worker;

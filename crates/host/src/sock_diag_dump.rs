@@ -1,14 +1,24 @@
 //! One dump of a table of sockets by SOCK_DIAG, message by message.
 use std::io;
 
-use parshall_core::sock_diag::{DumpRequest, Message, Messages, push_dump};
+use parshall_core::sock_diag::{DumpRequest, Message, Messages, Table, push_dump, tables};
 use parshall_evidence::socket::Selection;
+use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_sys::sock_diag::{DiagSocket, Plain, Reader};
 
 use crate::diag_module;
 
 /// The errno of a table that the kernel does not know, for lack of its module.
 const ENOENT: i32 = 2;
+
+/// Whether the kernel dumps all tables of a selection, which takes its modules. It is asked for the listeners of each, the
+/// cheapest dump. Kernels without UDP-Lite have no sockets of it.
+pub fn can_dump(selection: &Selection) -> bool {
+    let listeners = Selection { states: 1 << LISTEN, ..selection.clone() };
+    let asked = tables(selection).into_iter().filter(|asked| asked.table != Table::UdpLite);
+    Dumper::open()
+        .is_ok_and(|mut dumper| asked.into_iter().all(|asked| dumper.dump(asked, &listeners, &mut |_| ()).is_ok()))
+}
 
 /// An open SOCK_DIAG socket with the buffers of its requests and answers.
 #[derive(Debug)]

@@ -1,16 +1,12 @@
-//! State and counters of TCP sockets: by SOCK_DIAG for the sockets of one network namespace, by TCP_INFO for a descriptor of
-//! this process. For callers that need few sockets; `parshall sockets` reads whole hosts with several threads.
+//! State and counters of the TCP sockets of one network namespace, by SOCK_DIAG. For callers that need few sockets; `parshall sockets` reads whole hosts with several threads.
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 
-use parshall_core::sock_diag::tcp_info::Progress;
 use parshall_core::sock_diag::{Layout, Message, Messages, Reading, SocketId, Table, decode, push_get, tables};
 use parshall_evidence::socket::selection::state as number;
 use parshall_evidence::socket::{Group, Groups, Kind, Kinds, Selection, SocketRecord};
 use parshall_sys::sock_diag::Reader;
-use parshall_sys::tcp_progress;
 
 use crate::sock_diag_dump::Dumper;
 
@@ -221,14 +217,6 @@ impl TcpDiag {
     }
 }
 
-/// Reads TCP_INFO of a connection of this process.
-///
-/// # Errors
-/// If it is not a TCP socket.
-pub fn progress(fd: RawFd) -> io::Result<Progress> {
-    Ok(Progress::of(&tcp_progress::tcp_info(fd)?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -310,27 +298,5 @@ mod tests {
         assert_eq!(got.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false]);
         assert_eq!(got[0].map(|socket| socket.id()), Some(ids[0]));
         drop((client, server, listener));
-    }
-
-    #[test]
-    fn counts_unsent_bytes_as_written() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut a = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
-        let (b, _) = listener.accept().expect("a connection");
-        a.set_nonblocking(true).expect("an option");
-        let mut written = 0;
-        while let Ok(n) = a.write(&[0; 10_000]) {
-            written += n as u64;
-        }
-        let before = progress(a.as_raw_fd()).expect("TCP");
-        assert_eq!(before, Progress { peer_ended: false, closed: false, written });
-        assert_ne!(
-            tcp_progress::cookie(a.as_raw_fd()).expect("a socket"),
-            tcp_progress::cookie(b.as_raw_fd()).expect("a socket")
-        );
-        drop(b);
-        // It had unread bytes, so this was a reset.
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        assert!(progress(a.as_raw_fd()).expect("TCP").closed);
     }
 }

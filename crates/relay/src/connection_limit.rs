@@ -94,9 +94,9 @@ impl ConnectionLimit {
         }
     }
 
-    /// Whether this many more connections may open.
-    pub fn has_free(&self, connections: u32) -> bool {
-        self.open.load(Ordering::SeqCst).saturating_add(connections) <= self.max()
+    /// Whether another connection may open.
+    pub fn has_free(&self) -> bool {
+        self.open.load(Ordering::SeqCst) < self.max()
     }
 
     /// A thread asks the others to end a session. Whether it has not asked already, so that they have to be woken: what another
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_thread_at_the_limit_is_woken_when_a_connection_ends() {
         let (limit, wake) = (ConnectionLimit::new(Some(1)), Arc::new(eventfd::new().expect("a descriptor")));
-        assert!(limit.acquire(&wake) && !limit.acquire(&wake) && !limit.has_free(1));
+        assert!(limit.acquire(&wake) && !limit.acquire(&wake) && !limit.has_free());
         let epoll = parshall_sys::epoll::Epoll::new().expect("a descriptor");
         epoll.add(&wake, 1, parshall_sys::epoll::READABLE).expect("watched");
         let mut events = parshall_sys::epoll::Events::with_capacity(1);

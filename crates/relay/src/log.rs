@@ -122,7 +122,7 @@ fn open(path: &str) -> io::Result<File> {
     OpenOptions::new().append(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Writes to a pipe. A thread in write(2) could not be told to stop, so it only writes what is taken at once.
+/// Writes to a pipe. A thread in write(2) cannot be stopped, so it only writes what is taken at once.
 fn in_pieces(
     mut lines: &[u8],
     leaving: impl Fn() -> bool,

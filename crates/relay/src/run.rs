@@ -1,18 +1,19 @@
 //! The main thread of `parshall relay`: opens everything, gives up privileges, starts the threads, and then waits for
 //! signals (SIGHUP reloads, SIGUSR2 upgrades, SIGTERM and SIGINT drain; a second one closes what is left). It never blocks
 //! on anything else: other threads read files and resolve names, and send an event when they are done.
+mod reachable;
 mod reload;
+mod state;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Context;
-use parshall_core::relay::config::{Config, Endpoint};
+use parshall_core::relay::config::Config;
 use parshall_core::relay::connection::CloseReason;
-use parshall_core::relay::{Ns, ns};
 use parshall_core::units::plural;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::handover;
@@ -20,16 +21,15 @@ use parshall_sys::privileges::{self, CapabilitySet, User};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 
-use self::reload::{NewConfig, Reloading};
+use self::reachable::{any_reachable, warn_unresolved};
+use self::state::{Event, Main, after};
 use super::control::Control;
 use super::control::resolve::Resolved;
-use super::control::status::Status;
 use super::log::Log;
 use super::management::{Management, Opened};
 use super::notify::notify;
 use super::open::Pool;
-use super::serve::{Prepared, ProcessLimits, Relay, unix_path};
-use super::service::Service;
+use super::serve::{ProcessLimits, Relay, unix_path};
 use super::stats::ListenerStats;
 use super::upgrade::{Program, READY};
 use parshall_host::error::UserError;
@@ -40,18 +40,6 @@ const LISTED_MAX: usize = 20;
 /// The interval of checking whether the UDP threads have ended: they send no event.
 const UDP_POLL: Duration = Duration::from_millis(50);
 const UNTIL_EVENT: Duration = Duration::from_secs(3600);
-
-#[derive(Debug)]
-enum Event {
-    Signal(i32),
-    WorkerEnded,
-    /// The successor is ready (its pid), or why it failed.
-    Successor(Result<u32, String>),
-    /// The file of a reload was read.
-    Read(anyhow::Result<Box<NewConfig>>),
-    /// The names of a configuration were looked up.
-    Resolved(Resolved),
-}
 
 /// Runs the relay until a signal ends it. `source` is the file of the configuration, which is read again on SIGHUP.
 pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
@@ -74,34 +62,6 @@ pub fn run(config: Config, source: Option<PathBuf>) -> anyhow::Result<()> {
 
 fn threads(config: &Config) -> usize {
     config.global.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get()), usize::from)
-}
-
-struct Main {
-    config: Config,
-    source: Option<PathBuf>,
-    program: Program,
-    threads: usize,
-    limits: ProcessLimits,
-    /// `max-connections` and `max-sessions` at the start.
-    most: (Option<u32>, Option<u32>),
-    relay: Relay,
-    /// The first configuration, until it is started.
-    opened: Option<(Prepared, Opened)>,
-    management: Management,
-    status: Arc<Status>,
-    control: Option<Control>,
-    log: Option<Log>,
-    events: (Sender<Event>, Receiver<Event>),
-    reloading: Option<Reloading>,
-    /// SIGHUP came during a reload: the file may have changed again.
-    reload_again: bool,
-    /// A successor has been started.
-    upgrading: bool,
-    /// A successor has the listeners.
-    handed_over: bool,
-    draining: bool,
-    /// Connections that reloads had closed at the drain timeout when draining began.
-    drained_before: u64,
 }
 
 impl Main {
@@ -331,43 +291,6 @@ impl Main {
     }
 }
 
-/// Whether a target has an address.
-fn is_reachable(service: &Service) -> bool {
-    service.targets.iter().any(|target| !target.addresses().is_empty())
-}
-
-/// Fails if no listener has a target with an address. Where some have, the others do not stop them: their names are looked up
-/// again.
-fn any_reachable(services: &[Arc<Service>], found: &Resolved) -> anyhow::Result<()> {
-    match services.first() {
-        Some(first) if !services.iter().any(|service| is_reachable(service)) => Err(unresolved(first, found).into()),
-        _ => Ok(()),
-    }
-}
-
-/// The error for a listener none of whose targets has an address.
-fn unresolved(service: &Service, found: &Resolved) -> UserError {
-    let names = service.config.targets.iter().filter_map(|target| match &target.endpoint {
-        Endpoint::Name(name, _) => Some(name),
-        _ => None,
-    });
-    let name = names.clone().find(|name| found.why(name).is_some()).or_else(|| names.clone().next());
-    let name = name.map_or("of its target", String::as_str);
-    let why = found.why(name).unwrap_or("it has no other address than that of the listener itself");
-    let what = format!("{}: the name {name} cannot be resolved: {why}", service.config.name);
-    UserError::new(what, "check the spelling; `getent hosts NAME` looks it up as the relay does")
-}
-
-fn warn_unresolved(services: &[Arc<Service>], found: &Resolved) {
-    for (name, why) in found.unresolved() {
-        tracing::warn!("the name {name} cannot be resolved: {why}; it is looked up again");
-    }
-    for service in services.iter().filter(|service| !is_reachable(service)) {
-        let name = &service.config.name;
-        tracing::warn!("{name}: none of its targets has an address yet; its clients are refused until one has");
-    }
-}
-
 /// The user that the relay is to become, if one is configured.
 fn wanted_user(config: &Config) -> anyhow::Result<Option<User>> {
     let Some(wanted) = &config.global.user else { return Ok(None) };
@@ -402,8 +325,4 @@ fn give_up_privileges(config: &Config, user: Option<&User>) -> anyhow::Result<()
 /// Connections that were closed because the drain timeout was over.
 fn closed_at_timeout(counts: &[Arc<ListenerStats>]) -> u64 {
     counts.iter().map(|s| s.closed(CloseReason::Drained).get()).sum()
-}
-
-fn after(time: Duration) -> Ns {
-    monotonic_ns().saturating_add(ns(time))
 }

@@ -108,7 +108,7 @@ impl Handle {
     }
 }
 
-/// What the process may have open.
+/// The limits on what the process has open.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessLimits {
     /// Of all workers.

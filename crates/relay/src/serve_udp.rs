@@ -15,9 +15,10 @@ use super::listener::RunningListener;
 use super::service::Service;
 use super::service::target::TargetState;
 use super::udp;
-use super::udp::plan::{Change, Chooser, UdpListener, UdpPlan};
+use super::udp::plan::{Change, Chooser, UdpListener};
 use super::udp::sockets::SharedPorts;
 use super::udp::stop::{Order, Stop};
+use super::udp::worker::UdpPlan;
 
 /// A configuration for the UDP threads that is not yet in force.
 pub struct UdpPrepared {

@@ -1,5 +1,4 @@
 //! Counters. Each worker writes its own, without contention; readers add them up.
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parshall_core::relay::connection::CloseReason;
@@ -12,28 +11,17 @@ pub enum EngineKind {
     Copy,
     /// splice through a pipe.
     Splice,
-    /// io_uring.
-    Uring,
-    /// Redirection in the kernel.
-    Sockmap,
 }
 
 impl EngineKind {
     /// In the order of the discriminants.
-    pub const ALL: [Self; 4] = [Self::Copy, Self::Splice, Self::Uring, Self::Sockmap];
-
-    /// Whether it moves bytes without further turns once a direction was given to it.
-    pub fn arms(self) -> bool {
-        matches!(self, Self::Uring | Self::Sockmap)
-    }
+    pub const ALL: [Self; 2] = [Self::Copy, Self::Splice];
 
     /// The name in logs and metrics and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
             Self::Splice => "splice",
-            Self::Uring => "uring",
-            Self::Sockmap => "sockmap",
         }
     }
 }
@@ -49,41 +37,12 @@ pub enum Fallback {
     NoDescriptors,
     /// The thread has as many pipes as it may.
     NoPipes,
-    /// A segment with an urgent byte was read in part when redirection was to begin.
-    BytesQueued,
-    /// The connection has a bandwidth limit, which this engine cannot keep.
-    Bandwidth,
-    /// The sink was too slow for redirection in the kernel, which queues without a limit.
-    SlowSink,
-    /// The kernel redirects the other direction of the connection; the engine takes only one.
-    OtherDirection,
     Other,
 }
 
 impl Fallback {
     /// In the order of the discriminants.
-    pub const ALL: [Self; 9] = [
-        Self::Unsupported,
-        Self::NotPermitted,
-        Self::NoDescriptors,
-        Self::NoPipes,
-        Self::BytesQueued,
-        Self::Bandwidth,
-        Self::SlowSink,
-        Self::OtherDirection,
-        Self::Other,
-    ];
-
-    /// The reason for an error of a system call.
-    pub fn of(error: &io::Error) -> Self {
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted,
-            Some(libc::EMFILE | libc::ENFILE) => Self::NoDescriptors,
-            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOPROTOOPT | libc::ENOSYS) => Self::Unsupported,
-            None if error.kind() == io::ErrorKind::PermissionDenied => Self::NotPermitted,
-            _ => Self::Other,
-        }
-    }
+    pub const ALL: [Self; 5] = [Self::Unsupported, Self::NotPermitted, Self::NoDescriptors, Self::NoPipes, Self::Other];
 
     /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
@@ -92,10 +51,6 @@ impl Fallback {
             Self::NotPermitted => "not-permitted",
             Self::NoDescriptors => "no-descriptors",
             Self::NoPipes => "no-pipes",
-            Self::BytesQueued => "bytes-queued",
-            Self::Bandwidth => "bandwidth",
-            Self::SlowSink => "slow-sink",
-            Self::OtherDirection => "other-direction",
             Self::Other => "other",
         }
     }

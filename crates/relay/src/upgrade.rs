@@ -12,7 +12,7 @@ use parshall_sys::handover::{self, Successor};
 
 /// A successor that is not ready after this time is killed. It is longer than resolving names may take.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// What a successor writes to its pipe when it is ready.
+/// The bytes that a successor writes to its pipe when it is ready.
 pub const READY: &[u8] = b"READY\n";
 
 /// The path and arguments that this process was started with. Where the path is a symbolic link that an update has changed,

@@ -13,8 +13,6 @@ use super::owners::{self, Owners};
 
 /// The maximum number of sockets whose counters are stored: about 100 MB.
 const TRACKED_MAX: usize = 1 << 20;
-/// If the backend returns only changed sockets, every 64th dump is complete, so that closed sockets are removed.
-const COMPLETE_EVERY: u64 = 64;
 /// Rows that are made together. They fit the CPU cache.
 const PORTION: usize = 1024;
 
@@ -43,11 +41,16 @@ pub struct Collector {
 impl Collector {
     /// Creates a collector. With `tracks`, it stores counters from one dump to the next. The text says why owners are read in a
     /// slower way than possible.
-    pub fn new(backend: Box<dyn Backend>, selection: Selection, tracks: bool, dumps: Dumps) -> (Self, Option<String>) {
+    pub fn new(
+        mut backend: Box<dyn Backend>,
+        selection: Selection,
+        tracks: bool,
+        dumps: Dumps,
+    ) -> (Self, Option<String>) {
         let (owners, note): (Option<Box<dyn Owners>>, _) = if selection.groups.has(Group::Owner) {
             let (owners, note) = owners::best();
             (Some(owners), note)
-        } else if dumps == Dumps::One && backend.needs_foreign_sockets() {
+        } else if dumps != Dumps::Many && backend.foreign_sockets().is_some() {
             // Only a scan for owners finds namespaces that only a socket keeps alive. For a stream it would cost too much.
             (owners::Kernel::load().ok().map(|owners| Box::new(owners) as _), None)
         } else {
@@ -110,7 +113,7 @@ impl Collector {
             // The clock begins with this process, and a dump at time 0 would have no interval.
             tracker.begin(now_ns.max(1));
         }
-        let complete = !self.backend.skips_unchanged() || self.sequence.is_multiple_of(COMPLETE_EVERY);
+        let complete = self.sequence.is_multiple_of(self.backend.complete_every());
         let asked = Selection { changed: self.selection.changed && !complete, ..self.selection.clone() };
         let Self { backend, selection, names, owners, tracker, held, .. } = self;
         if let Some(held) = held.as_mut().filter(|_| !asked.changed) {
@@ -137,12 +140,13 @@ impl Collector {
 
     fn scan_owners(&mut self) -> anyhow::Result<()> {
         let Some(owners) = &mut self.owners else { return Ok(()) };
-        let account = if self.backend.needs_foreign_sockets() {
-            let (account, foreign_sockets) = owners.scan_with_foreign_sockets()?;
-            self.backend.set_foreign_sockets(foreign_sockets);
-            account
-        } else {
-            owners.scan()?
+        let account = match self.backend.foreign_sockets() {
+            Some(wanted) => {
+                let (account, found) = owners.scan_with_foreign_sockets()?;
+                *wanted = found;
+                account
+            }
+            None => owners.scan()?,
         };
         self.owners_dropped += account.dropped;
         Ok(())
@@ -154,11 +158,7 @@ impl Collector {
     /// # Errors
     /// The error of `take`.
     pub fn closed(&mut self, records: &mut [SocketRecord], take: Take<'_>) -> anyhow::Result<()> {
-        if !self.backend.sees_sequence_numbers() {
-            for record in &mut *records {
-                (record.birth_sent, record.birth_received, record.address) = (0, 0, 0);
-            }
-        }
+        self.backend.clear_unseen(records);
         let dump = self.stamp();
         let now_ns = self.begun.elapsed().as_nanos() as u64;
         for records in records.chunks(PORTION) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::sink::Account;
+use crate::sink::account::Account;
 use crate::sink::stdout::READER_LEFT;
 
 /// The interval at which a sink that keeps failing is reported.
@@ -55,14 +55,14 @@ impl Losses {
     }
 }
 
-/// What closed sinks did not deliver.
+/// Rows that closed sinks did not deliver.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Undelivered {
     /// A line for each sink whose rows wait for the next start.
     pub waiting: Vec<String>,
     /// A line for each sink that lost rows, or may have.
     pub lost: Vec<String>,
-    /// What the user can do about the first of these.
+    /// A hint for the first of these.
     pub hint: &'static str,
 }
 
@@ -113,7 +113,7 @@ fn hint(account: &Account) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::Fault;
+    use crate::sink::account::Fault;
 
     fn account(dropped: u64, errors: &[(&'static str, u64)], last: &str) -> (String, Account) {
         let errors = errors.iter().copied().collect();

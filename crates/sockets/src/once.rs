@@ -11,7 +11,7 @@ use crate::collect::Collector;
 use crate::format::text::TableStyle;
 use crate::format::{SocketFormat, encoder};
 use crate::request::OnceRequest;
-use crate::sink::Sink;
+use crate::sink::account::Sink;
 use crate::sink::stdout::Stdout;
 
 /// Reads all sockets once and prints them.
@@ -20,10 +20,14 @@ use crate::sink::stdout::Stdout;
 /// No backend works, or the reader of standard output has closed it.
 pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
     let selection = &request.selection;
-    let chosen = choose(request.reading, selection, Dumps::One)?;
+    // A table shows no attribute, but may be sorted by one.
+    let by_attribute = request.sort.iter().any(|key| key.group() == Some(Group::Attributes));
+    let is_table = request.format == SocketFormat::Text && !request.wide && !by_attribute;
+    let dumps = if is_table { Dumps::Table } else { Dumps::One };
+    let chosen = choose(request.reading, selection, dumps)?;
     chosen.notes.iter().for_each(|text| info!("{text}"));
     let style = TableStyle { wide: request.wide, stream: false, owners: selection.groups.has(Group::Owner) };
-    let (mut collector, owners_note) = Collector::new(chosen.backend, selection.clone(), false, Dumps::One);
+    let (mut collector, owners_note) = Collector::new(chosen.backend, selection.clone(), false, dumps);
     owners_note.iter().for_each(|text| info!("{text}"));
     let mut sink = Stdout::new(encoder(request.format, style), stdout().lock());
     // Rows can be sorted or cut only when all of them are there. A table is always sorted.

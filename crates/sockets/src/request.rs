@@ -7,7 +7,7 @@ use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::Selection;
 
 pub use crate::format::SocketFormat;
-use crate::sink::SinkRequest;
+use crate::sink::request::SinkRequest;
 
 #[derive(Debug)]
 pub enum SocketsRequest {
@@ -18,12 +18,10 @@ pub enum SocketsRequest {
 /// The value of `--backend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendChoice {
-    /// The first of the others that works; for one dump of few sockets iter, which starts faster
+    /// walk where it works, otherwise netlink; for the table of few sockets netlink, which starts faster
     Auto,
     /// One pass over the kernel's tables, all namespaces at once (BPF)
     Walk,
-    /// BPF iterators, one namespace after the other
-    Iter,
     /// SOCK_DIAG, one namespace after the other
     Netlink,
 }
@@ -32,8 +30,6 @@ pub enum BackendChoice {
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     pub backend: BackendChoice,
-    /// Reads the netlink sockets with io_uring.
-    pub uring: bool,
     /// Threads that read netlink sockets.
     pub readers: usize,
 }

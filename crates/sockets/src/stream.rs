@@ -16,8 +16,9 @@ use crate::collect::Collector;
 use crate::format::text::TableStyle;
 use crate::losses::{Losses, Undelivered, undelivered};
 use crate::request::StreamRequest;
+use crate::sink::account::{Account, Sink};
 use crate::sink::prometheus::self_metrics::{DumpCost, ReaderCounts, Status};
-use crate::sink::{Account, Shared, Sink, SinkRequest};
+use crate::sink::request::{Shared, SinkRequest};
 
 /// Size of the ring buffer for closed sockets: 25,000 of them. The reader wakes when an eighth is full.
 const CLOSES_RING_BYTES: u32 = 16 << 20;

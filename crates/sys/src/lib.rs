@@ -38,7 +38,7 @@ pub mod socket_netns;
 pub mod socket_option;
 pub mod stream_io;
 pub mod stream_socket;
-pub mod tcp_progress;
+pub mod tcp_info;
 pub mod terminal;
 pub mod thread_setting;
 pub mod tun;

@@ -207,13 +207,13 @@ impl Uring {
     /// Opens what has come to one socket. Returns how many bytes that was.
     fn receive(&mut self, completion: Completion) -> io::Result<usize> {
         let mut bytes = 0;
-        for chunk in &completion.chunks {
-            let Some((received, payload)) = self.sender.ring.datagrams(chunk) else { continue };
+        let datagrams = completion.chunk.as_ref().and_then(|chunk| self.sender.ring.datagrams(chunk));
+        if let Some((received, payload)) = datagrams {
             let from = Endpoint { remote: received.peer, local: received.local, interface: received.interface };
             bytes += payload.len();
             self.worker.datagrams(payload, received.segment, &from, received.ecn, received.arrived);
         }
-        self.sender.ring.recycle(completion.chunks);
+        self.sender.ring.recycle(completion.chunk);
         let family = (completion.tag - RECEIVE) as usize;
         if !completion.more {
             self.receiving.retain(|(request, _)| *request != completion.request);

@@ -3,7 +3,6 @@
 mod arena;
 pub mod closes;
 mod in_order;
-pub mod iter;
 pub mod owners;
 mod rest;
 pub mod walk;
@@ -20,7 +19,7 @@ use crate::kernel_types::KernelTypes;
 /// Structures that the programs read through pointers, in the order of `enum followed` in the generated header.
 const FOLLOWED: &[&str] = include!(concat!(env!("OUT_DIR"), "/followed.rs"));
 
-/// The kernel types that the iterators and the pass over descriptors use, reduced once per process.
+/// The kernel types that the programs beside the walk use, reduced once per process.
 fn kernel_types() -> Option<&'static KernelTypes> {
     static TYPES: OnceLock<Option<KernelTypes>> = OnceLock::new();
     let names: &[&str] = include!(concat!(env!("OUT_DIR"), "/socket_type_names.rs"));

@@ -5,6 +5,5 @@ mod common;
 mod unused_port;
 
 mod closes;
-mod iter;
 mod owners;
 mod walk;

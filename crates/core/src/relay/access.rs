@@ -1,4 +1,4 @@
-//! Who may connect: the access rules of a listener, compiled for lookup.
+//! The access rules of a listener, compiled for lookup.
 //!
 //! The first rule whose network contains the client decides. Without a match the client is admitted, unless there is an allow
 //! rule: a list of those who may connect excludes the others. IPv4-mapped IPv6 addresses count as IPv4, in rules and in

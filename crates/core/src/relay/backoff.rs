@@ -26,7 +26,7 @@ struct Episode {
     failures: u64,
 }
 
-/// What follows from a failure.
+/// The consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
     /// When to accept again.

@@ -26,9 +26,9 @@ impl Peer {
 /// One direction of a relayed connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// What the client sends.
+    /// The bytes that the client sends.
     ClientToTarget,
-    /// What the target sends.
+    /// The bytes that the target sends.
     TargetToClient,
 }
 

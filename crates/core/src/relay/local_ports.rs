@@ -1,7 +1,7 @@
 //! The local UDP ports of sessions, and which of them can serve another target at the same time.
 //!
 //! The kernel gives a UDP socket a port that no other socket has, whatever it is connected to: a host has some 28,000 for all
-//! targets together (udp(7), ip_local_port_range). Datagrams are told apart by both addresses and both ports, so sockets that
+//! targets together (udp(7), ip_local_port_range). The kernel distinguishes datagrams by both addresses and both ports, so sockets that
 //! are connected to different targets can share a port. This knows which are taken for which target.
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -10,7 +10,7 @@ use super::Ns;
 /// the slice of another thread, up to 3 ms; so this bounds how often that happens.
 const STREAMS_ONLY_NS: Ns = 50_000_000;
 
-/// What a thread has moved lately, and its policy.
+/// The recent traffic of a thread, and its policy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scheduling {
     /// When an exchange was last moved.

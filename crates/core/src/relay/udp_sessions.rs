@@ -19,7 +19,7 @@ const SECOND: Ns = 1_000_000_000;
 /// (resolv.conf(5)).
 const ANSWER_MAX: Ns = 5 * SECOND;
 
-/// Whose session it is.
+/// The identity of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The listener: an index into the rules.
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// What a source has of its limits.
+/// The use that a source makes of its limits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Used {
     sessions: u32,
@@ -354,7 +354,7 @@ impl UdpSessions {
     }
 }
 
-/// Whose limits a session counts against: as for connections, an IPv6 source is its /64.
+/// The source whose limits a session counts against: as for connections, an IPv6 source is its /64.
 fn source_key(key: &Key) -> (u32, Source) {
     (key.listener, Source::of(key.client.ip()))
 }

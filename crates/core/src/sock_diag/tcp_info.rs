@@ -3,7 +3,11 @@
 use parshall_evidence::socket::{Group, Groups, SocketRecord};
 
 use super::bytes::Bytes;
-use parshall_evidence::socket::selection::state::{CLOSE, CLOSE_WAIT, CLOSING, LAST_ACK, LISTEN, TIME_WAIT};
+use parshall_evidence::socket::selection::state::LISTEN;
+
+const NOTSENT_BYTES: usize = 144;
+const BYTES_SENT: usize = 200;
+const BYTES_RETRANS: usize = 208;
 
 /// What differs between kernels without showing in the length of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,35 +21,6 @@ impl Layout {
     pub fn of_release(release: &str) -> Self {
         let major = release.split('.').next().and_then(|number| number.parse::<u32>().ok());
         Self { packed_accecn: major.is_some_and(|major| major >= 7) }
-    }
-}
-
-const STATE: usize = 0;
-const NOTSENT_BYTES: usize = 144;
-const BYTES_SENT: usize = 200;
-const BYTES_RETRANS: usize = 208;
-
-/// How far a connection is, by its `tcp_info` of one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// The peer has sent its FIN, or the socket is dead.
-    pub peer_ended: bool,
-    /// The socket is in the state CLOSE: nothing more goes either way.
-    pub closed: bool,
-    /// Bytes written to it since it was opened, sent or still unsent; after our own FIN, one more. Counted since Linux 4.19.
-    pub written: u64,
-}
-
-impl Progress {
-    /// Reads it from a `struct tcp_info` of any length.
-    pub fn of(tcp_info: &[u8]) -> Self {
-        let info = Bytes(tcp_info);
-        let state = info.u8(STATE);
-        Self {
-            peer_ended: [CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING, TIME_WAIT].contains(&state),
-            closed: state == CLOSE,
-            written: info.u64(BYTES_SENT).saturating_sub(info.u64(BYTES_RETRANS)) + u64::from(info.u32(NOTSENT_BYTES)),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! The choice of the cheaper backend for a single dump. The walk takes longer to load than the iterators, and less for each
-//! socket and namespace.
+//! Whether a table of sockets is read by SOCK_DIAG or by the walk. The walk takes longer to load, and less for each socket and
+//! namespace; it also sees more.
 use parshall_evidence::socket::selection::state::BOUND_INACTIVE;
-use parshall_evidence::socket::{Kind, Selection};
+use parshall_evidence::socket::{Group, Kind, Selection};
 
 /// The cost of a single dump in microseconds, as bench/sockets/once measures it.
 struct Cost {
@@ -16,7 +16,7 @@ struct Cost {
 /// `start` was measured as 150 ms when the verifier processed 115,820 instructions. It now processes 61,484, and 80 ms is
 /// that share of 150 ms.
 const WALK: Cost = Cost { start: 80_000, namespace: 0, sockets: 500 };
-const ITER: Cost = Cost { start: 30_000, namespace: 15_000, sockets: 1700 };
+const NETLINK: Cost = Cost { start: 1000, namespace: 15_000, sockets: 2000 };
 
 impl Cost {
     fn of(&self, sockets: u64, namespaces: u64) -> u64 {
@@ -25,16 +25,18 @@ impl Cost {
     }
 }
 
-/// Whether the iterators take less time than the walk for this number of sockets and network namespaces.
-pub fn iterators_are_cheaper(sockets: u64, namespaces: u64) -> bool {
-    ITER.of(sockets, namespaces) < WALK.of(sockets, namespaces)
+/// Whether SOCK_DIAG takes less time than the walk for this number of sockets and network namespaces.
+pub fn netlink_is_cheaper(sockets: u64, namespaces: u64) -> bool {
+    NETLINK.of(sockets, namespaces) < WALK.of(sockets, namespaces)
 }
 
-/// Whether the iterators find every selected socket that the walk finds. They do not find UDP-Lite sockets (`udp_lite`: the
-/// host may have some), nor sockets that are bound and neither connected nor listening.
-pub fn iterators_see_all(selection: &Selection, udp_lite: bool) -> bool {
+/// Whether SOCK_DIAG finds every selected socket that the walk finds, with every field of its groups that a table shows. It has
+/// neither TCP_NODELAY nor TCP_USER_TIMEOUT, no control groups of UNIX sockets, and no sockets that are bound and neither connected
+/// nor listening.
+pub fn netlink_sees_all(selection: &Selection) -> bool {
     let bound = selection.states != u32::MAX && selection.states & 1 << BOUND_INACTIVE != 0;
-    !(bound || udp_lite && selection.kinds.has(Kind::Udp))
+    let cgroups = selection.groups.has(Group::Cgroup) || !selection.cgroups.is_empty();
+    !(bound || selection.groups.has(Group::Options) || cgroups && selection.kinds.has(Kind::Unix))
 }
 
 /// The counts in /proc/net/sockstat.
@@ -46,12 +48,10 @@ pub struct HostSockets {
     pub tcp: u64,
     /// TCP sockets of this namespace in TIME_WAIT.
     pub time_wait: u64,
-    /// UDP-Lite sockets of this namespace.
-    pub udp_lite: u64,
 }
 
 impl HostSockets {
-    /// Parses /proc/net/sockstat or sockstat6. Counts that are missing are 0.
+    /// Parses /proc/net/sockstat. Counts that are missing are 0.
     pub fn read(text: &str) -> Self {
         let number = |line: &[&str], name: &str| {
             let mut words = line.iter();
@@ -65,7 +65,6 @@ impl HostSockets {
             match words.first().copied() {
                 Some("sockets:") => found.used = of("used"),
                 Some("TCP:") => (found.tcp, found.time_wait) = (of("alloc"), of("tw")),
-                Some("UDPLITE:" | "UDPLITE6:") => found.udp_lite = of("inuse"),
                 _ => {}
             }
         }
@@ -81,32 +80,34 @@ impl HostSockets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parshall_evidence::socket::Kinds;
+    use parshall_evidence::socket::{Groups, Kinds};
 
     #[test]
-    fn few_sockets_are_read_by_the_iterators_and_many_by_the_walk() {
-        assert!(iterators_are_cheaper(0, 1) && iterators_are_cheaper(10_000, 2));
-        assert!(!iterators_are_cheaper(100_000, 1) && !iterators_are_cheaper(0, 50));
-        assert!(!iterators_are_cheaper(u64::MAX, u64::MAX), "no overflow");
+    fn few_sockets_are_read_by_netlink_and_many_by_the_walk() {
+        assert!(netlink_is_cheaper(0, 1) && netlink_is_cheaper(10_000, 2));
+        assert!(!netlink_is_cheaper(100_000, 1) && !netlink_is_cheaper(0, 50));
+        assert!(!netlink_is_cheaper(u64::MAX, u64::MAX), "no overflow");
     }
 
     #[test]
-    fn what_the_iterators_do_not_see_is_left_to_the_walk() {
-        let udp = Selection { kinds: Kinds::of([Kind::Tcp, Kind::Udp]), ..Selection::default() };
-        assert!(iterators_see_all(&Selection::default(), true) && iterators_see_all(&udp, false));
-        assert!(!iterators_see_all(&udp, true));
-        let bound = Selection { states: 1 << BOUND_INACTIVE, ..Selection::default() };
-        assert!(!iterators_see_all(&bound, false));
+    fn what_netlink_does_not_see_is_left_to_the_walk() {
+        let few = Selection { groups: Groups::of([Group::Rtt, Group::Attributes]), ..Selection::default() };
+        assert!(netlink_sees_all(&few));
+        assert!(!netlink_sees_all(&Selection { groups: few.groups.with(Group::Options), ..few.clone() }));
+        assert!(!netlink_sees_all(&Selection { states: 1 << BOUND_INACTIVE, ..few.clone() }));
+        let unix = Selection { kinds: Kinds::of([Kind::Tcp, Kind::Unix]), ..few.clone() };
+        assert!(netlink_sees_all(&unix));
+        assert!(!netlink_sees_all(&Selection { cgroups: vec![7], ..unix.clone() }));
+        assert!(!netlink_sees_all(&Selection { groups: unix.groups.with(Group::Cgroup), ..unix }));
+        assert!(netlink_sees_all(&Selection { groups: few.groups.with(Group::Cgroup), ..few }));
     }
 
     #[test]
     fn the_kernels_counts_are_read_as_it_writes_them() {
-        let text =
-            "sockets: used 209\nTCP: inuse 40 orphan 7 tw 90 alloc 505 mem 0\nUDP: inuse 2 mem 4\nUDPLITE: inuse 3\n";
+        let text = "sockets: used 209\nTCP: inuse 40 orphan 7 tw 90 alloc 505 mem 0\nUDP: inuse 2 mem 4\n";
         let found = HostSockets::read(text);
-        assert_eq!(found, HostSockets { used: 209, tcp: 505, time_wait: 90, udp_lite: 3 });
+        assert_eq!(found, HostSockets { used: 209, tcp: 505, time_wait: 90 });
         assert_eq!(found.max(), 595);
-        assert_eq!(HostSockets::read("UDPLITE6: inuse 4\n").udp_lite, 4);
         assert_eq!(HostSockets::read("TCP: broken"), HostSockets::default());
     }
 }

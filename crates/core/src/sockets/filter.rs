@@ -17,7 +17,7 @@ fn wrong<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, Value
 const EXAMPLE: &str =
     "write it as for ss, such as 'state established dst 10.0.0.0/8' or '( dport = :443 or sport = :443 )'";
 
-/// What a condition begins with.
+/// The first words of conditions.
 const KEYWORDS: [&str; 7] = ["state", "exclude", "src", "dst", "sport", "dport", "not"];
 
 /// Conditions of `ss` that are not supported, each with a hint.

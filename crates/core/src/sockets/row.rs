@@ -12,11 +12,11 @@ pub struct Dump {
     pub sequence: u64,
     /// Host name of this machine.
     pub host: String,
-    /// The backend that reads: `walk`, `iter`, `netlink`.
+    /// The backend that reads: `walk` or `netlink`.
     pub backend: &'static str,
 }
 
-/// What became of a socket since the last dump.
+/// The fate of a socket since the last dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Seen {
     /// The socket is open. Whether it was in the last dump is not known.
@@ -80,7 +80,7 @@ pub struct Row<'a> {
     pub record: &'a SocketRecord,
     /// Key of the socket (see [`mod@super::key`]): the same in every dump, and another when the kernel reuses the structure. 0 if unknown.
     pub socket: u64,
-    /// What became of the socket since the last dump.
+    /// The fate of the socket since the last dump.
     pub seen: Seen,
     /// Name of a UNIX socket; abstract names begin with a zero byte.
     pub name: &'a [u8],

@@ -41,7 +41,7 @@ pub struct Header {
     pub body_crc: u32,
 }
 
-/// What is at an offset where a record may begin.
+/// The content of an offset where a record may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// A record with a body of full length, whose checksum is not tested yet.

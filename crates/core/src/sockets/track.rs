@@ -1,4 +1,4 @@
-//! What happened to a socket since the last dump: its rates, and whether a field changed.
+//! The change of a socket since the last dump: its rates, and whether a field changed.
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -23,7 +23,7 @@ impl Hasher for IdentityHasher {
     }
 }
 
-/// What is stored of a socket from one dump to the next.
+/// The state that is stored of a socket from one dump to the next.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     bytes_sent: u64,
@@ -35,7 +35,7 @@ struct Last {
     dump: u32,
 }
 
-/// What a socket did since the last dump.
+/// The change of a socket since the last dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// Whether it is new, changed, unchanged or closed.

@@ -7,7 +7,6 @@ use std::fmt::Write;
 use parshall_bpf::diagnose::Probes;
 use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::sockets::closes::Closes;
-use parshall_bpf::sockets::iter::{Iterators, Table};
 use parshall_bpf::sockets::owners::Owners;
 use parshall_bpf::sockets::{Means, Walk};
 use parshall_bpf::transcript;
@@ -69,15 +68,11 @@ fn try_all() -> Vec<(&'static str, Outcome)> {
         let missing = tried.missing.iter().map(|missing| format!("missing: {missing}"));
         used.chain(replaced).chain(missing).collect()
     });
-    let iterators = |table| loads(Iterators::load(&[table]));
     vec![
         ("probes of the rung btf", probes),
         ("probes of the rung tracepoint", loads(Classic::trial())),
         ("sockets: walk, by casts", loads(Walk::open_by(Means::Casts, 1))),
         ("sockets: walk, by copies", loads(Walk::open_by(Means::Copies, 1))),
-        ("sockets: iterator of TCP", iterators(Table::Tcp)),
-        ("sockets: iterator of UDP", iterators(Table::Udp)),
-        ("sockets: iterator of UNIX sockets", iterators(Table::Unix)),
         ("sockets: owners", loads(Owners::load())),
         ("sockets: closes", loads(Closes::attach(&Selection::default(), RING_BYTES))),
     ]

@@ -127,7 +127,7 @@ fn frozen_group(pid: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use parshall_bpf::diagnose::record::RecordHead;
+    use parshall_bpf::diagnose::record_head::RecordHead;
     use parshall_evidence::FdKind;
     use parshall_evidence::timeline::{Names, OffCpu, Waker};
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use parshall_bpf::diagnose::record::RecordHead;
+use parshall_bpf::diagnose::record_head::RecordHead;
 use parshall_bpf::diagnose::timeline::OP_SEND;
 use parshall_evidence::{FdKind, FlowCalls, TcpSnapshot};
 

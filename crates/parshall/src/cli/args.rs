@@ -43,23 +43,9 @@ pub enum Command {
     Doctor(parshall_diagnose::cli::DoctorArgs),
     #[cfg(feature = "relay")]
     /// Forward TCP and UDP
-    #[command(after_help = "Examples:
-  parshall relay 127.0.0.1:9000 10.0.0.2:9001
-  parshall relay :80 10.0.0.2:8080 10.0.0.3:8080 --balance least-connections
-  parshall relay --udp 127.0.0.1:53 10.0.0.2:53
-  parshall relay unix:/run/app.sock 10.0.0.2:9001 --engine copy --buffer 256KiB
-  parshall relay -c relay.toml
-  parshall relay check relay.toml
-
-Exit codes: 0 done, 1 it failed, 2 wrong usage or errors in the file.")]
     Relay(parshall_relay::cli::RelayArgs),
     #[cfg(feature = "sockets")]
     /// The state of every socket of every network namespace
-    #[command(after_help = "Examples:
-  parshall sockets once --state established --sort retrans --limit 20
-  parshall sockets stream --every 5s --format json
-
-Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
     Sockets(Box<parshall_sockets::cli::SocketsArgs>),
     #[cfg(feature = "tunnel")]
     Tunnel(parshall_tunnel::cli::TunnelArgs),

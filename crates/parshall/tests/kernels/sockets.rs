@@ -46,7 +46,7 @@ pub fn backends(reports: &Reports, values: &mut Values) {
     }
     let inodes: BTreeSet<u64> = expected.iter().map(|row| row.0).collect();
     assert!(expected.len() == 2 * HELD, "ss has other rows: {expected:#?}");
-    for backend in ["walk", "iter", "netlink"] {
+    for backend in ["walk", "netlink"] {
         let reported = &reports[&format!("sockets-{backend}")];
         let value = rows(reported, &inodes).map_or_else(|why| why, |rows| difference(&rows, &expected));
         values.insert(format!("sockets {backend}"), value);

@@ -6,12 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::bed::{Bed, Plan, Refused, end_all};
-use super::net::{Tape, Target, exchange};
-use crate::common::skip;
+use super::bed::{Bed, end_all};
 
-/// The engines. One that the relay refuses is reported and not tested.
-pub const ENGINES: [&str; 5] = ["copy", "splice", "auto", "uring", "sockmap"];
+/// The engines.
+const ENGINES: [&str; 3] = ["copy", "splice", "auto"];
 /// Cases that run at the same time. Most of them wait most of the time.
 const CONCURRENT: usize = 8;
 /// The time after which a case is aborted. Waits within a case time out earlier.
@@ -36,26 +34,6 @@ pub struct Topic {
 
 /// The results by behaviour and engine.
 pub type Results = BTreeMap<(&'static str, &'static str), Result<(), String>>;
-
-/// The reason why the relay cannot use this engine here. `None` if it can.
-pub fn refusal(engine: &'static str) -> Option<String> {
-    let target = Target::new();
-    let plan = Plan { targets: vec![target.address.clone()], ..Plan::default() };
-    let relay = match Bed::new(engine).try_start(plan) {
-        Ok(relay) => relay,
-        Err(Refused(why)) => return Some(why),
-    };
-    let (client, server) = relay.pair(&target);
-    exchange(&client, &server, &mut Tape::new(1), 100_000);
-    let needed = match engine {
-        "uring" => "io_uring",
-        "sockmap" => "bpf-map",
-        _ => return None,
-    };
-    // If the kernel refuses the engine, the relay copies instead, so the engine is not tested.
-    let uses = relay.descriptors().iter().any(|d| d.contains(needed));
-    (!uses).then(|| format!("the relay accepts it, but has no {needed} and copies"))
-}
 
 /// Runs all cases whose name contains `only`. Without `every_engine`, the cases that do not depend on it run with the default one.
 pub fn run(topics: &[Topic], engines: &[&'static str], every_engine: bool, only: &str) -> Results {
@@ -148,9 +126,6 @@ fn written() -> BTreeMap<(String, String), String> {
     cells
 }
 
-/// The relay's error for a configuration with a setting that the engine does not support.
-const REFUSED: &str = "cannot be used together";
-
 const INTRODUCTION: &str = "# Relay conformance
 
 How `parshall relay` behaves in edge cases, by engine. `cargo test -p parshall --test relay conformance` runs the binary between
@@ -158,8 +133,7 @@ scripted clients and targets and fails where its behaviour differs from this tab
 behaviours are those that the tests of nginx's stream module, haproxy's PROXY protocol, tokio's `copy_bidirectional`, Go's splice
 and sozu check, and that users of forwarders report.
 
-`pass`: the relay behaves as the row says. `FAIL`: it does not, or not always. `refused`: a configuration with this engine and setting is an error.
-`–`: the engine was not available on the host that wrote the table.
+`pass`: the relay behaves as the row says. `FAIL`: it does not, or not always.
 ";
 
 fn blessing() -> bool {
@@ -179,7 +153,6 @@ pub fn table(topics: &[Topic], results: &Results) -> String {
             let cells = ENGINES.map(|engine| match results.get(&(case.name, engine)) {
                 Some(Ok(())) if !blessing() && documented(case.name, engine) == Some("FAIL") => "FAIL".to_owned(),
                 Some(Ok(())) => "pass".to_owned(),
-                Some(Err(why)) if why.contains(REFUSED) => "refused".to_owned(),
                 Some(Err(_)) => "FAIL".to_owned(),
                 None => documented(case.name, engine).unwrap_or("–").to_owned(),
             });
@@ -206,16 +179,8 @@ pub fn compare(topics: &[Topic], results: &Results) {
     assert!(documented == table, "{differs}\nfailed:\n{}", failed.join("\n"));
 }
 
-/// The engines to test; the others are reported as skipped.
-pub fn available() -> Vec<&'static str> {
+/// The engines to test: all, or the one that RELAY_ENGINE names.
+pub fn engines() -> Vec<&'static str> {
     let chosen = std::env::var("RELAY_ENGINE").ok();
-    let wanted = ENGINES.iter().copied().filter(|e| chosen.as_ref().is_none_or(|c| c == e));
-    let there = wanted.filter(|engine| match refusal(engine) {
-        None => true,
-        Some(why) => {
-            skip(&format!("relay conformance of the engine {engine}"), &why);
-            false
-        }
-    });
-    there.collect()
+    ENGINES.into_iter().filter(|engine| chosen.as_ref().is_none_or(|chosen| chosen == engine)).collect()
 }

@@ -85,7 +85,7 @@ fn targets_see_the_address_of_the_client() {
         target.run(|| Ok((TcpListener::bind("10.9.2.2:7000")?, UdpSocket::bind("10.9.2.2:7000")?))).unwrap();
     listener.set_nonblocking(true).unwrap();
     datagrams.set_read_timeout(Some(TIMEOUT)).unwrap();
-    for (port, engine) in (7100..).zip(["auto", "copy", "splice", "uring"]) {
+    for (port, engine) in (7100..).zip(["auto", "copy", "splice"]) {
         let front = format!("10.9.1.1:{port}");
         let flags = ["--threads", "2", "--transparent", "--engine", engine];
         let _relay = relay(&middle, port, &[&[front.as_str(), "10.9.2.2:7000"], &flags[..]].concat());
@@ -169,9 +169,8 @@ fn mptcp_is_used_on_both_sides_or_neither() {
     let scratch = common::Scratch::new();
     let mut made = 0;
     for (mptcp, more) in [(true, 2), (false, 0)] {
-        for (number, engine) in (0..).zip(["auto", "copy", "splice", "uring", "sockmap"]) {
+        for (number, engine) in (0..).zip(["auto", "copy", "splice"]) {
             let file = scratch.file("relay.toml");
-            // A port for each: the kernel closes the sockets of a killed relay's ring a moment later.
             let port = 7100 + number + if mptcp { 100 } else { 0 };
             let address = format!("127.0.0.1:{port}");
             let text = format!(

@@ -23,8 +23,8 @@ fn no_byte_and_no_descriptor_is_lost_for_long() {
 }
 
 fn soak(time: Duration) {
-    let engines = matrix::available();
-    assert!(!engines.is_empty(), "the relay accepts no engine");
+    let engines = matrix::engines();
+    assert!(!engines.is_empty(), "no engine of this name");
     let seed = number("RELAY_SOAK_SEED", 1);
     let results: Vec<Result<String, String>> = std::thread::scope(|s| {
         let runs: Vec<_> = engines.iter().map(|engine| s.spawn(move || churn::churn(engine, seed, time))).collect();

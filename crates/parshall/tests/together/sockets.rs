@@ -129,25 +129,21 @@ fn assert_backends_agree(address: IpAddr) {
         let waits = row.get("inode").is_none();
         assert!(owned != waits, "{ports:?}: {row}");
     }
-    for other in ["iter", "netlink"] {
-        let (rows, _) = read(other);
-        let timeouts = rows.values().filter(|row| row["user_timeout_ms"].as_u64() == Some(7654)).count();
-        assert_eq!(timeouts, usize::from(other == "iter"), "{other} sees the client's TCP_USER_TIMEOUT");
-        assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
-        for (ports, row) in &rows {
-            let (a, b) = (walk[ports].as_object().unwrap(), row.as_object().unwrap());
-            let names: BTreeSet<&String> =
-                a.keys().chain(b.keys()).filter(|n| !NOT_COMPARED.contains(&n.as_str())).collect();
-            for name in names {
-                assert_eq!(a.get(name), b.get(name), "walk and {other} differ in {name} of {ports:?}");
-            }
+    let (netlink, _) = read("netlink");
+    assert_eq!(netlink.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>());
+    for (ports, row) in &netlink {
+        let (a, b) = (walk[ports].as_object().unwrap(), row.as_object().unwrap());
+        let names: BTreeSet<&String> =
+            a.keys().chain(b.keys()).filter(|n| !NOT_COMPARED.contains(&n.as_str())).collect();
+        for name in names {
+            assert_eq!(a.get(name), b.get(name), "walk and netlink differ in {name} of {ports:?}");
         }
     }
 }
 
 #[test]
 fn the_backends_agree_field_by_field() {
-    if !common::btf("sockets: walk and iter against netlink") {
+    if !common::btf("sockets: walk against netlink") {
         return;
     }
     assert_backends_agree(LOCALHOST);
@@ -171,7 +167,7 @@ fn own(backend: &str, kinds: &str, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Valu
 
 #[test]
 fn the_backends_agree_on_udp_and_unix() {
-    if !common::btf("sockets: walk and iter against netlink, UDP and UNIX") {
+    if !common::btf("sockets: walk against netlink, UDP and UNIX") {
         return;
     }
     let (receiver, sender) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("[::1]:0").unwrap());
@@ -187,18 +183,15 @@ fn the_backends_agree_on_udp_and_unix() {
     let inodes: BTreeSet<u64> = sockets.into_iter().map(inode).collect();
     let walk = own("walk", "udp,unix", &inodes);
     assert_eq!(walk.len(), sockets.len(), "{walk:?}");
-    for other in ["iter", "netlink"] {
-        let rows = own(other, "udp,unix", &inodes);
-        assert_eq!(rows.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>(), "{other}");
-        for (inode, row) in &rows {
-            let (a, b) = (walk[inode].as_object().unwrap(), row.as_object().unwrap());
-            // UNIX_DIAG does not report control groups.
-            let unknown =
-                |name: &str| NOT_COMPARED.contains(&name) || a["kind"] == "unix" && name.starts_with("cgroup");
-            let names: BTreeSet<&String> = a.keys().chain(b.keys()).filter(|n| !unknown(n)).collect();
-            for name in names {
-                assert_eq!(a.get(name), b.get(name), "walk and {other} differ in {name} of {row}");
-            }
+    let netlink = own("netlink", "udp,unix", &inodes);
+    assert_eq!(netlink.keys().collect::<Vec<_>>(), walk.keys().collect::<Vec<_>>());
+    for (inode, row) in &netlink {
+        let (a, b) = (walk[inode].as_object().unwrap(), row.as_object().unwrap());
+        // UNIX_DIAG does not report control groups.
+        let unknown = |name: &str| NOT_COMPARED.contains(&name) || a["kind"] == "unix" && name.starts_with("cgroup");
+        let names: BTreeSet<&String> = a.keys().chain(b.keys()).filter(|n| !unknown(n)).collect();
+        for name in names {
+            assert_eq!(a.get(name), b.get(name), "walk and netlink differ in {name} of {row}");
         }
     }
 }
@@ -222,6 +215,31 @@ fn the_default_backend_gives_the_rows_and_keys_of_the_walk() {
                 assert_eq!(row.get(name), walk[ports].get(name), "{name} of {ports:?}");
             }
         }
+    }
+}
+
+#[test]
+fn a_table_of_few_sockets_is_that_of_the_walk() {
+    if !common::btf("sockets: the table of once") {
+        return;
+    }
+    let connections = Connections::new(LOCALHOST);
+    let port = connections.port().to_string();
+    let table = |flags: &[&str]| {
+        let all = ["sockets", "once", "--port", &port];
+        let done = parshall(&[&all[..], flags].concat());
+        done.orderly();
+        done.stdout
+    };
+    // The last line names the backend and the time.
+    let rows = |table: &str| table.lines().filter(|line| !line.contains(" · ")).map(str::to_owned).collect::<Vec<_>>();
+    let (auto, walk) = (table(&[]), table(&["--backend", "walk"]));
+    assert!(rows(&auto).len() > 5, "{auto}");
+    assert_eq!(rows(&auto), rows(&walk));
+    assert!(walk.contains(" · walk · "), "{walk}");
+    // The second line of a socket, and an order by what only the walk sees.
+    for flags in [&["--wide"][..], &["--sort", "reuse"], &["--sort", "user_timeout_ms"]] {
+        assert!(table(flags).contains(" · walk · "), "{flags:?}");
     }
 }
 
@@ -283,20 +301,6 @@ fn closed_sockets_of_a_process_are_reported() {
     assert!(child.wait().unwrap().success());
     assert_eq!(closed.len(), 1, "the accepted end: {closed:?}");
     assert_eq!(closed[0]["local_port"].as_u64(), Some(to.port().into()));
-}
-
-#[test]
-fn the_netlink_backend_reads_with_and_without_io_uring() {
-    if !common::root("sockets: netlink") {
-        return;
-    }
-    let connections = Connections::new(LOCALHOST);
-    let port = connections.port().to_string();
-    let (rows, _) = rows(&["sockets", "once", "--backend", "netlink", "--local-port", &port, "--format", "json"]);
-    assert_eq!(rows.len(), 3, "{rows:?}");
-    let (by_uring, _) =
-        self::rows(&["sockets", "once", "--backend", "netlink", "--uring", "--local-port", &port, "--format", "json"]);
-    assert_eq!(by_uring.keys().collect::<Vec<_>>(), rows.keys().collect::<Vec<_>>());
 }
 
 #[test]
@@ -539,7 +543,7 @@ fn destroyed_namespaces_leave_no_threads_descriptors_or_memory() {
     }
     // A second namespace that exists all the time, so that its reader is created before the measurement.
     let _namespace = Daemon(Command::new("unshare").args(["--net", "sleep", "120"]).spawn().unwrap());
-    for backend in ["walk", "iter", "netlink"] {
+    for backend in ["walk", "netlink"] {
         let mut child = Command::new(PARSHALL)
             .args(["sockets", "stream", "--every", "100ms", "--format", "json", "--backend", backend])
             .stdout(Stdio::piped())

@@ -14,6 +14,15 @@ use parshall_host::output::PrintArgs;
 /// Arguments of `parshall relay`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:
+  parshall relay 127.0.0.1:9000 10.0.0.2:9001
+  parshall relay :80 10.0.0.2:8080 10.0.0.3:8080 --balance least-connections
+  parshall relay --udp 127.0.0.1:53 10.0.0.2:53
+  parshall relay unix:/run/app.sock 10.0.0.2:9001 --engine copy --buffer 256KiB
+  parshall relay -c relay.toml
+  parshall relay check relay.toml
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage or errors in the file.")]
 pub struct RelayArgs {
     #[command(subcommand)]
     pub(super) command: Option<RelayCommand>,

@@ -12,8 +12,8 @@ use parshall_sys::limits::is_local;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::net::{TcpSocket, UnixStream};
 
-use super::Task;
 use super::status::Status;
+use super::task::Task;
 use crate::service::Service;
 use crate::service::balancing::{report_down, report_up};
 use crate::service::target::TargetState;

@@ -9,6 +9,7 @@ pub mod snapshot;
 pub mod socket;
 pub mod socket_path;
 pub mod status;
+mod task;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use self::checks::Checks;
 use self::resolve::{Names, Resolved};
 use self::status::Status;
+use self::task::Task;
 use super::service::Service;
 
 /// A command of the main thread.
@@ -118,15 +120,5 @@ async fn serve(status: Arc<Status>, mut inbox: UnboundedReceiver<Command>) {
             }
             Command::Stop => return,
         }
-    }
-}
-
-/// A task that is aborted when this is dropped.
-#[derive(Debug)]
-pub struct Task(pub tokio::task::JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

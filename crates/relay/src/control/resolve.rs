@@ -12,8 +12,8 @@ use parshall_core::relay::config::Endpoint;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::task::JoinSet;
 
-use super::Task;
 use super::status::Status;
+use super::task::Task;
 use crate::own_address::leads_back;
 use crate::service::Service;
 use crate::service::target::TargetState;

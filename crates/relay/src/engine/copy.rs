@@ -9,7 +9,6 @@ use parshall_core::relay::streaming::Pace;
 use parshall_sys::stream_io::{recv, send};
 
 use super::{Engine, Held, Job, Outcome, Store, failure, would_block};
-use crate::stats::EngineKind;
 
 /// Bytes of free buffers that a thread keeps.
 const POOL_BYTES: usize = 4 << 20;
@@ -126,10 +125,6 @@ impl CopyEngine {
 }
 
 impl Engine for CopyEngine {
-    fn kind(&self) -> EngineKind {
-        EngineKind::Copy
-    }
-
     fn pump(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             job.outcome = self.turn(job);

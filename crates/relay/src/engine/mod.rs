@@ -3,27 +3,19 @@
 //! An engine gets a batch of [`Job`]s, one for each direction with a turn. It moves what it can without waiting, and sets
 //! each job's outcome. Jobs carry the bytes that an engine holds (a buffer, a pipe), so an engine knows no connections and is
 //! tested with socket pairs. An engine reports the end of a direction only when it has delivered all bytes before it.
-//!
-//! Some engines are armed: once they were given a direction they move its bytes without further turns. They return
-//! [`Outcome::Armed`], keep a [`Store::Armed`] in the job, and report progress in [`Engine::completed`]. A further job of an
-//! armed direction makes the engine check it.
 pub mod copy;
-pub mod sockmap;
 pub mod splice;
 #[cfg(test)]
 mod tests;
-pub mod uring;
 
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Duration;
 
 use parshall_core::relay::connection::{self, Ended, Failure};
-use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Rhythm;
 use parshall_sys::stream_io::Pipe;
 
-use super::stats::{EngineKind, Fallback};
+use super::stats::Fallback;
 
 /// Bytes that a direction may move in one turn.
 pub const TURN_BYTES: u64 = 2 << 20;
@@ -36,8 +28,6 @@ pub enum Store {
     Empty,
     Buffer(Box<Held>),
     Pipe(Box<Piped>),
-    /// The engine moves the direction without turns, under this id.
-    Armed(SlotId),
 }
 
 impl Store {
@@ -45,18 +35,12 @@ impl Store {
         matches!(self, Self::Empty)
     }
 
-    /// What is held, for the state machine.
+    /// Whether bytes are held, as the state machine names it.
     pub fn held(&self) -> connection::Held {
         match self {
             Self::Empty => connection::Held::Nothing,
             Self::Buffer(_) | Self::Pipe(_) => connection::Held::Bytes,
-            Self::Armed(_) => connection::Held::Armed,
         }
-    }
-
-    /// Whether an engine moves the direction without turns.
-    pub fn is_armed(&self) -> bool {
-        matches!(self, Self::Armed(_))
     }
 }
 
@@ -118,60 +102,14 @@ pub enum Outcome {
     Ended(Ended),
     /// The engine cannot move this direction; nothing was taken.
     Refused(Fallback),
-    /// The engine moves it without turns from now on.
-    Armed,
-    /// As `Armed`, and the source has ended: the last bytes are on their way to the sink, so another turn is needed soon.
-    Leaving,
-}
-
-/// Progress or the end of an armed direction.
-#[derive(Debug)]
-pub struct Done {
-    /// The id of the job that armed it.
-    pub id: u64,
-    /// Bytes delivered since the last report.
-    pub moved: u64,
-    /// `Armed`, `Ended`, or `Refused`. After the latter two the engine has no state of the direction.
-    pub outcome: Outcome,
 }
 
 pub trait Engine {
-    fn kind(&self) -> EngineKind;
-
     /// Gives each job a turn.
     fn pump(&mut self, jobs: &mut [Job]);
 
     /// Releases what a closed connection held. Its descriptors may be closed when this returns.
     fn discard(&mut self, store: Store);
-
-    /// Bytes that an armed direction has delivered and not reported. Called when a connection is closed.
-    fn unreported(&mut self, _store: &Store) -> u64 {
-        0
-    }
-
-    /// A direction that this engine refused is copied from now on; `delivered` bytes were delivered before.
-    fn copied_from(&mut self, _source: RawFd, _delivered: u64) {}
-
-    /// Whether bytes are still on their way into the queue of a source whose end a copy has read. `delivered` bytes were
-    /// delivered so far.
-    fn has_more(&mut self, _source: RawFd, _delivered: u64) -> bool {
-        false
-    }
-
-    /// A socket is about to be closed.
-    fn forget(&mut self, _socket: RawFd) {}
-
-    /// Appends the progress of armed directions, after waiting for it at most `wait`. Engines without armed directions do
-    /// not wait.
-    fn completed(&mut self, _wait: Option<Duration>, _out: &mut Vec<Done>) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Requests in flight, buffers in use and directions; zero once every direction has ended.
-    #[cfg(test)]
-    fn in_use(&mut self) -> usize {
-        0
-    }
 }
 
 pub fn failure(error: &io::Error) -> Failure {

@@ -8,7 +8,7 @@ use parshall_core::relay::connection::Ended;
 use parshall_sys::stream_io::{Pipe, peek};
 
 use super::{Engine, Job, Outcome, Piped, Store, failure, would_block};
-use crate::stats::{EngineKind, Fallback};
+use crate::stats::Fallback;
 
 /// The size set with F_SETPIPE_SZ: 256 segments, which a stream fills in a few wake-ups.
 const PIPE_BYTES: usize = 1 << 20;
@@ -185,10 +185,6 @@ fn fallback(error: &io::Error) -> Fallback {
 }
 
 impl Engine for SpliceEngine {
-    fn kind(&self) -> EngineKind {
-        EngineKind::Splice
-    }
-
     fn pump(&mut self, jobs: &mut [Job]) {
         for job in jobs {
             job.outcome = self.turn(job);

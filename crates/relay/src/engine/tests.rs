@@ -1,5 +1,4 @@
-//! What every engine has to do, on socket pairs and on TCP over loopback. Each test runs every engine on every kind of
-//! socket it moves; an engine that the kernel refuses is listed in `PARSHALL_SKIPS`.
+//! Each test runs every engine, on Unix socket pairs and on TCP over loopback.
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,12 +9,9 @@ use parshall_core::relay::connection::{Ended, Failure};
 use parshall_sys::stream_io::{reset_on_close, shutdown_write};
 
 use super::copy::CopyEngine;
-use super::sockmap::SockmapEngine;
 use super::splice::SpliceEngine;
-use super::uring::UringEngine;
-use super::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
-use crate::stats::{EngineKind, Fallback};
-use parshall_testkit::skip;
+use super::{Engine, Job, Outcome, Store, TURN_BYTES};
+use crate::stats::EngineKind;
 
 /// No test takes longer; none is expected to take a tenth of it.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,21 +23,16 @@ struct Transfer {
     sink: usize,
     store: Store,
     rhythm: parshall_core::relay::streaming::Rhythm,
-    engine: EngineKind,
     moved: u64,
     ended: Option<Ended>,
 }
 
-/// A worker in small: sockets, two directions per pair of them, an engine, and copies for what it refuses.
+/// A worker in small: an engine, sockets, and two directions per pair of them.
 struct Rig {
+    kind: EngineKind,
     engine: Box<dyn Engine>,
-    copy: CopyEngine,
     sockets: Vec<OwnedFd>,
     transfers: Vec<Transfer>,
-    /// Only to find out whether the kernel lets us.
-    trial: bool,
-    /// Turns that left a direction armed.
-    armed: usize,
 }
 
 impl Rig {
@@ -49,17 +40,8 @@ impl Rig {
         let engine: Box<dyn Engine> = match kind {
             EngineKind::Copy => Box::new(CopyEngine::new(CEILING)),
             EngineKind::Splice => Box::new(SpliceEngine::new(16)),
-            EngineKind::Uring => Box::new(UringEngine::default()),
-            EngineKind::Sockmap => Box::new(SockmapEngine::new(CEILING)),
         };
-        Self {
-            engine,
-            copy: CopyEngine::new(CEILING),
-            sockets: Vec::new(),
-            transfers: Vec::new(),
-            trial: false,
-            armed: 0,
-        }
+        Self { kind, engine, sockets: Vec::new(), transfers: Vec::new() }
     }
 
     /// Relays between two sockets; the number of the direction from the first to the second, the next one leads back.
@@ -72,7 +54,6 @@ impl Rig {
                 sink,
                 store: Store::Empty,
                 rhythm: Default::default(),
-                engine: self.engine.kind(),
                 moved: 0,
                 ended: None,
             });
@@ -102,23 +83,11 @@ impl Rig {
                 moved: 0,
                 outcome: Outcome::Again,
             }];
-            let copied = transfer.engine == EngineKind::Copy || matches!(jobs[0].store, Store::Buffer(_));
-            let engine: &mut dyn Engine = if copied { &mut self.copy } else { self.engine.as_mut() };
-            engine.pump(&mut jobs);
+            self.engine.pump(&mut jobs);
             let [job] = jobs;
             transfer.store = job.store;
             transfer.rhythm = job.rhythm;
-            self.armed += usize::from(job.outcome == Outcome::Armed);
             progress |= self.record(index, job.moved, job.outcome);
-        }
-        let mut done: Vec<Done> = Vec::new();
-        self.engine.completed(Some(Duration::from_millis(1)), &mut done).expect("the engine works");
-        for one in done {
-            let index = one.id as usize;
-            if matches!(one.outcome, Outcome::Ended(_) | Outcome::Refused(_)) {
-                self.transfers[index].store = Store::Empty;
-            }
-            progress |= self.record(index, one.moved, one.outcome);
         }
         progress
     }
@@ -127,8 +96,6 @@ impl Rig {
         let transfer = &mut self.transfers[index];
         transfer.moved += moved;
         match outcome {
-            Outcome::Ended(Ended::Eof)
-                if self.engine.has_more(self.sockets[transfer.source].as_raw_fd(), transfer.moved) => {}
             Outcome::Ended(how) => {
                 assert!(transfer.ended.replace(how).is_none(), "an end is reported once");
                 if how == Ended::Eof {
@@ -136,26 +103,16 @@ impl Rig {
                     let _gone = shutdown_write(self.sockets[transfer.sink].as_raw_fd());
                 }
             }
-            Outcome::Refused(why) => {
-                // The kernel joins no socket whose end has come; redirection gives up on slow sinks and takes one direction.
-                let expected = [Fallback::Unsupported, Fallback::SlowSink, Fallback::OtherDirection].contains(&why);
-                assert!(
-                    self.trial || (transfer.engine == EngineKind::Sockmap && expected),
-                    "{:?}: {why:?}",
-                    transfer.engine
-                );
-                transfer.engine = EngineKind::Copy;
-                self.engine.copied_from(self.sockets[transfer.source].as_raw_fd(), transfer.moved);
-            }
-            _ => {}
+            Outcome::Refused(why) => panic!("{:?}: {why:?}", self.kind),
+            Outcome::SourceEmpty | Outcome::SinkFull | Outcome::Again => {}
         }
-        moved > 0 || matches!(outcome, Outcome::Ended(_) | Outcome::Refused(_))
+        moved > 0 || matches!(outcome, Outcome::Ended(_))
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let began = Instant::now();
         while !done(self) {
-            assert!(began.elapsed() < TIMEOUT, "{:?}: {what} does not happen", self.engine.kind());
+            assert!(began.elapsed() < TIMEOUT, "{:?}: {what} does not happen", self.kind);
             if !self.turn() {
                 std::thread::sleep(Duration::from_micros(200));
             }
@@ -168,20 +125,11 @@ impl Rig {
 
     /// As the worker ends a connection: what is held goes back, then the sockets close.
     fn end(&mut self) {
-        for socket in &self.sockets {
-            self.engine.forget(socket.as_raw_fd());
-        }
         for transfer in &mut self.transfers {
-            let store = std::mem::take(&mut transfer.store);
-            if matches!(store, Store::Buffer(_)) {
-                self.copy.discard(store)
-            } else {
-                self.engine.discard(store)
-            }
+            self.engine.discard(std::mem::take(&mut transfer.store));
             transfer.ended = Some(Ended::Eof);
         }
         self.sockets.clear();
-        self.until("the last completion", |rig| rig.engine.in_use() == 0);
     }
 }
 
@@ -205,7 +153,7 @@ fn pair(tcp: bool) -> (Peer, OwnedFd) {
     (Peer::Tcp(a), b.into())
 }
 
-/// Who talks through the relay.
+/// A client or a target of the relay.
 enum Peer {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -315,29 +263,9 @@ fn read_slowly(peer: &mut Peer, stream: u64, len: usize) {
 fn each(test: impl Fn(EngineKind, bool)) {
     for kind in EngineKind::ALL {
         for tcp in [false, true] {
-            if kind == EngineKind::Sockmap && !tcp {
-                continue;
-            }
-            if kind.arms() && !available(kind) {
-                continue;
-            }
             test(kind, tcp);
         }
     }
-}
-
-/// Whether the kernel lets us use an engine here; what it does not is said.
-fn available(kind: EngineKind) -> bool {
-    let mut rig = Rig { trial: true, ..Rig::new(kind) };
-    let (_client, a) = pair(true);
-    let (_server, b) = pair(true);
-    rig.join(a, b);
-    rig.turn();
-    rig.end();
-    if rig.armed == 0 {
-        skip(&format!("engine tests of {}", kind.name()), "refused by this kernel");
-    }
-    rig.armed > 0
 }
 
 #[test]
@@ -418,10 +346,7 @@ fn bytes_sent_before_the_relay_begins_are_not_lost() {
             client.write_all(&all[..len]).expect("sent");
             rig.join(a, b);
             let rest = all[len..].to_vec();
-            // In every other round the rest comes after the engine has the direction, else at about the same time.
-            let (go, wait) = std::sync::mpsc::channel();
             let writer = std::thread::spawn(move || {
-                wait.recv().expect("the test goes on");
                 for piece in rest.chunks(1 + rest.len() / 7) {
                     client.write_all(piece).expect("taken");
                     std::thread::sleep(Duration::from_micros(100 * (round % 5)));
@@ -429,10 +354,6 @@ fn bytes_sent_before_the_relay_begins_are_not_lost() {
                 client.finish_writing();
                 client
             });
-            if round % 2 == 0 && kind.arms() {
-                rig.until("an armed direction", |rig| rig.transfers[0].store.is_armed());
-            }
-            go.send(()).expect("the writer waits");
             let reader = std::thread::spawn(move || {
                 let all = server.read_all();
                 server.finish_writing();
@@ -458,7 +379,7 @@ fn a_reset_of_the_source_ends_the_direction_as_failed() {
         let mut rig = Rig::new(kind);
         let there = rig.join(a, b);
         client.write_all(b"last words").expect("sent");
-        rig.until("delivery", |rig| rig.refresh(there) == 10);
+        rig.until("delivery", |rig| rig.transfers[there].moved == 10);
         reset_on_close(client.as_raw_fd()).expect("an option");
         drop(client);
         rig.until("the reset", |rig| rig.transfers[there].ended.is_some());
@@ -468,13 +389,6 @@ fn a_reset_of_the_source_ends_the_direction_as_failed() {
         assert_eq!(&heard, b"last words");
         rig.end();
     });
-}
-
-impl Rig {
-    /// Bytes moved, for engines that only say when they are asked.
-    fn refresh(&mut self, transfer: usize) -> u64 {
-        self.transfers[transfer].moved
-    }
 }
 
 #[test]
@@ -513,7 +427,7 @@ fn set_nonblocking(peer: &Peer) {
 
 #[test]
 fn a_sink_that_is_never_read_stops_the_source() {
-    /// What all socket buffers between the peers can hold with the limits set below, and what the engine may add.
+    /// The bytes that all socket buffers between the peers hold with the limits set below, and the buffer of the engine.
     const MOST: usize = 8 << 20;
     each(|kind, tcp| {
         let (mut client, a) = pair(tcp);

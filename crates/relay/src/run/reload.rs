@@ -9,38 +9,16 @@ use anyhow::Context;
 use parshall_core::relay::config::{Config, Global};
 use parshall_core::units::plural;
 
-use super::{Event, Main, after, any_reachable, is_reachable, unresolved, warn_unresolved};
+use super::reachable::{any_reachable, is_reachable, unresolved, warn_unresolved};
+use super::state::{Event, Main, NewConfig, Ready, Reloading, after};
 use crate::control::resolve::Resolved;
 use crate::load;
 use crate::management::Opened;
 use crate::notify::{self, notify};
 use crate::open::Pool;
-use crate::serve::{Changes, Prepared, ProcessLimits};
+use crate::serve::{Changes, ProcessLimits};
 use crate::service::Service;
 use parshall_host::error::UserError;
-
-/// A configuration that was read, with its log, metrics and control socket.
-#[derive(Debug)]
-pub(super) struct NewConfig {
-    config: Config,
-    opened: Opened,
-}
-
-/// A reload under way.
-pub(super) enum Reloading {
-    /// The file is being read.
-    Reading,
-    /// Its names are being resolved.
-    Resolving(Box<Ready>),
-}
-
-/// A configuration whose listeners are open; the addresses of its names are missing.
-pub(super) struct Ready {
-    config: Config,
-    opened: Opened,
-    prepared: Prepared,
-    services: Vec<Arc<Service>>,
-}
 
 impl Main {
     /// Begins a reload. During one, another begins after it.

@@ -2,13 +2,12 @@
 //! connected or failed; it is not used while bytes move.
 use std::fmt::Display;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use parshall_core::relay::Ns;
 use parshall_core::relay::balance::Balancer;
 use parshall_core::relay::config::Listener;
 
-use super::Service;
 use super::target::TargetState;
 
 /// The balancer of a listener.
@@ -35,38 +34,28 @@ impl Balancing {
         rules(a) == rules(b) && a.targets == b.targets
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&mut Inner) -> T) -> T {
-        ask(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Service {
     /// Replaces `out` with the targets to try for a new connection or session of this client, in order.
-    pub fn order_targets(&self, client: IpAddr, now: Ns, out: &mut Vec<usize>) {
-        self.balancing.with(|Inner { balancer, open, down }| {
-            open.clear();
-            open.extend(self.targets.iter().map(|t| t.open()));
-            down.clear();
-            down.extend(self.targets.iter().map(|t| t.is_down()));
-            balancer.order(now, client, open, down, out);
-        });
+    pub fn order(&self, targets: &[Arc<TargetState>], client: IpAddr, now: Ns, out: &mut Vec<usize>) {
+        let Inner { balancer, open, down } = &mut *self.lock();
+        open.clear();
+        open.extend(targets.iter().map(|t| t.open()));
+        down.clear();
+        down.extend(targets.iter().map(|t| t.is_down()));
+        balancer.order(now, client, open, down, out);
     }
 
-    /// A connection to a target was established, or it has answered in a session. Logs it if the target was reported down.
-    pub fn target_succeeded(&self, target: usize, now: Ns) {
-        self.balancing.with(|inner| inner.balancer.succeeded(target));
-        if let Some(state) = self.targets.get(target).filter(|t| t.is_failing() && !t.is_down()) {
-            report_up(&self.config.name, &self.config.targets[target].endpoint, state, now);
-        }
+    /// A connection or session with this target has succeeded.
+    pub fn succeeded(&self, target: usize) {
+        self.lock().balancer.succeeded(target);
     }
 
-    /// A connection or session could not be established with a target, or it refuses datagrams. Logs it if the target was
-    /// reported up.
-    pub fn target_failed(&self, target: usize, now: Ns, why: &dyn Display) {
-        self.balancing.with(|inner| inner.balancer.failed(target, now));
-        if let Some(state) = self.targets.get(target) {
-            report_down(&self.config.name, &self.config.targets[target].endpoint, state, now, why);
-        }
+    /// A connection or session with this target has failed.
+    pub fn failed(&self, target: usize, now: Ns) {
+        self.lock().balancer.failed(target, now);
     }
 }
 

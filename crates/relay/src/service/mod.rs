@@ -2,6 +2,7 @@
 pub mod balancing;
 pub mod target;
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::sources::{Admission, OpenPerSource};
 use parshall_sys::stream_socket::Options;
 
-use self::balancing::Balancing;
+use self::balancing::{Balancing, report_down, report_up};
 use self::target::TargetState;
 use crate::connection_limit::ConnectionLimit;
 
@@ -137,6 +138,28 @@ impl Service {
         }
         let limited = !self.limiter.count_rate(now) || !self.config.proxy_in && !self.limiter.count_source(client);
         if limited { Err(CloseReason::Limited) } else { Ok(()) }
+    }
+
+    /// Replaces `out` with the targets to try for a new connection or session of this client, in order.
+    pub fn order_targets(&self, client: IpAddr, now: Ns, out: &mut Vec<usize>) {
+        self.balancing.order(&self.targets, client, now, out);
+    }
+
+    /// A connection to a target was established, or it has answered in a session. Logs it if the target was reported down.
+    pub fn target_succeeded(&self, target: usize, now: Ns) {
+        self.balancing.succeeded(target);
+        if let Some(state) = self.targets.get(target).filter(|t| t.is_failing() && !t.is_down()) {
+            report_up(&self.config.name, &self.config.targets[target].endpoint, state, now);
+        }
+    }
+
+    /// A connection or session could not be established with a target, or it refuses datagrams. Logs it if the target was
+    /// reported up.
+    pub fn target_failed(&self, target: usize, now: Ns, why: &dyn Display) {
+        self.balancing.failed(target, now);
+        if let Some(state) = self.targets.get(target) {
+            report_down(&self.config.name, &self.config.targets[target].endpoint, state, now, why);
+        }
     }
 
     /// Whether PROXY headers from this address are trusted.

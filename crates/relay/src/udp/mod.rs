@@ -5,12 +5,13 @@
 //! upgrade to fewer threads, and the kernel sends the datagrams of a client always to the same one, so that threads share
 //! nothing in the data path.
 //!
-//! - [`plan`]: the arguments of a worker, with the interfaces for choosing targets and admitting clients.
+//! - [`plan`]: the listeners of a worker, with the interfaces for choosing targets and admitting clients.
 //! - [`sockets`]: listening sockets and sockets to targets.
 //! - [`stop`]: orders to a worker.
 //! - [`worker`]: the event loop, and the beginning and end of sessions.
-//! - `up`, `down`: forwarding to targets and to clients. `sender`: sending a batch.
+//! - `up`, `down`: forwarding to targets and to clients. `groups`: a batch by session. `sender`: sending a batch.
 mod down;
+mod groups;
 pub mod plan;
 mod sender;
 pub mod sockets;
@@ -23,9 +24,8 @@ pub mod worker;
 use std::io;
 use std::sync::Arc;
 
-use plan::UdpPlan;
 use stop::Stop;
-use worker::UdpWorker;
+use worker::{UdpPlan, UdpWorker};
 
 /// Runs a worker in the calling thread until it was asked to stop and has drained.
 pub fn run(plan: UdpPlan, stop: Arc<Stop>) -> io::Result<()> {

@@ -9,8 +9,6 @@ use parshall_core::relay::config::{Limits, Listener, SocketOptions};
 use parshall_core::relay::udp_sessions::Rules;
 use parshall_core::relay::{Ns, ns};
 
-use super::sockets::SharedPorts;
-use super::stop::Stop;
 use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::{Count, ListenerStats};
@@ -111,20 +109,6 @@ pub struct UdpCounts {
     pub refused: Count,
     /// GSO messages that the kernel refused, whose datagrams were sent one by one.
     pub unsegmented: Count,
-}
-
-/// A worker's listeners.
-pub struct UdpPlan {
-    /// At most 65,535.
-    pub listeners: Vec<UdpListener>,
-    /// Counts the sessions of all listeners in all threads.
-    pub session_limit: Arc<ConnectionLimit>,
-    /// All workers, also this one: they are woken when one of them lacks a session that others can do without.
-    pub workers: Arc<[Arc<Stop>]>,
-    /// The local ports of the sessions of all threads.
-    pub ports: Arc<SharedPorts>,
-    /// Where the worker counts.
-    pub counts: Arc<UdpCounts>,
 }
 
 /// A new configuration for a running worker.

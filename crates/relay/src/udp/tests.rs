@@ -12,9 +12,10 @@ use parshall_core::relay::direction::Direction;
 use parshall_sys::clock::monotonic_ns;
 use parshall_sys::stream_socket::StreamAddr;
 
-use super::plan::{UdpCounts, UdpListener, UdpPlan};
+use super::plan::{UdpCounts, UdpListener};
 use super::sockets::{self, From};
 use super::stop::{Order, Stop};
+use super::worker::UdpPlan;
 use crate::connection_limit::ConnectionLimit;
 use crate::service::target::TargetState;
 use crate::stats::ListenerStats;

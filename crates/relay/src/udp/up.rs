@@ -9,53 +9,9 @@ use parshall_core::relay::udp_runs::{Piece, Run};
 use parshall_core::relay::udp_sessions::Key;
 use parshall_sys::udp_batch::{DatagramBatch, Received};
 
+use super::groups::LAST;
 use super::sender;
 use super::worker::{TURNS, UdpWorker};
-
-/// The end of a group's list of slots.
-const LAST: usize = usize::MAX;
-
-/// The slots of a batch grouped by session, in the order of arrival.
-pub(super) struct Groups {
-    /// The number of the batch, by which a session's group of an earlier batch is recognised.
-    batch: u64,
-    list: Vec<Group>,
-    next: Vec<usize>,
-    /// The bytes of each slot to forward.
-    bytes: Vec<usize>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Group {
-    id: SlotId,
-    first: usize,
-    last: usize,
-}
-
-impl Groups {
-    pub(super) fn new(slots: usize) -> Self {
-        Self { batch: 0, list: Vec::with_capacity(slots), next: vec![LAST; slots], bytes: vec![0; slots] }
-    }
-
-    fn begin(&mut self) {
-        self.batch += 1;
-        self.list.clear();
-    }
-
-    /// Adds a slot to the group of a session. `at` is the session's field for the batch and the index of the group.
-    fn add(&mut self, id: SlotId, at: &mut (u64, usize), slot: usize, bytes: usize) {
-        self.next[slot] = LAST;
-        self.bytes[slot] = bytes;
-        if at.0 == self.batch {
-            let group = &mut self.list[at.1];
-            self.next[group.last] = slot;
-            group.last = slot;
-        } else {
-            *at = (self.batch, self.list.len());
-            self.list.push(Group { id, first: slot, last: slot });
-        }
-    }
-}
 
 /// Makes messages of slots, each with the number of bytes to send. Neighbours are joined in one GSO message where possible.
 pub(super) fn join(

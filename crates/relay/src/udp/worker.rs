@@ -18,10 +18,10 @@ use parshall_sys::limits::{exhausted, is_local};
 use parshall_sys::stream_socket::StreamAddr;
 use parshall_sys::udp_batch::DatagramBatch;
 
-use super::plan::{UdpCounts, UdpListener, UdpPlan};
+use super::groups::Groups;
+use super::plan::{UdpCounts, UdpListener};
 use super::sockets::{self, From, SharedPorts};
 use super::stop::{Order, Stop};
-use super::up::Groups;
 use crate::connection_limit::ConnectionLimit;
 
 /// Messages that one recvmmsg takes: datagrams, or several joined by GRO.
@@ -37,6 +37,20 @@ const EVICTIONS_MAX: usize = 4;
 /// Marks the token of a listener's socket; WAKE has all bits set.
 const LISTENER: u64 = 1 << 63;
 const WAKE: u64 = u64::MAX;
+
+/// A worker's listeners.
+pub struct UdpPlan {
+    /// At most 65,535.
+    pub listeners: Vec<UdpListener>,
+    /// Counts the sessions of all listeners in all threads.
+    pub session_limit: Arc<ConnectionLimit>,
+    /// All workers, also this one: they are woken when one of them lacks a session that others can do without.
+    pub workers: Arc<[Arc<Stop>]>,
+    /// The local ports of the sessions of all threads.
+    pub ports: Arc<SharedPorts>,
+    /// Where the worker counts.
+    pub counts: Arc<UdpCounts>,
+}
 
 pub(super) struct Session {
     pub(super) id: SlotId,

@@ -7,20 +7,15 @@ use parshall_core::relay::bucket::Bucket;
 use parshall_core::relay::connection::{CloseReason, Connection, Event};
 use parshall_core::relay::direction::{Peer, PerDirection};
 use parshall_core::relay::slots::SlotId;
-use parshall_sys::epoll::{EDGE, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_socket;
 
-use super::conn::{Conn, Index32};
-use super::connection::socket_state;
-use super::{CLIENT, Worker, first_transfer};
-use crate::engine::uring::Accepted;
+use super::conn::{Conn, Index32, Transfer};
+use super::socket_events::{CLIENT, WATCHED, socket_state};
+use super::state::Worker;
 use crate::record::Closed;
 
 /// Connections accepted from one listener before other events are handled.
 const ACCEPTS_MAX: usize = 64;
-
-/// The epoll events of a connection's sockets, which never change.
-pub(super) const WATCHED: u32 = READABLE | WRITABLE | PEER_CLOSED | URGENT | EDGE;
 
 impl Worker {
     /// Accepts all that is left in the queue of a listener that is about to close; the kernel would reset it.
@@ -40,12 +35,7 @@ impl Worker {
                 self.unwatch(index);
                 return false;
             }
-            let listening = &mut self.listeners[index];
-            if let Some((client, peer)) = listening.waiting.pop_front() {
-                self.admit(index, client, peer);
-                continue;
-            }
-            let Some(socket) = listening.socket.as_ref().filter(|_| listening.accepting.is_none()) else {
+            let Some(socket) = &self.listeners[index].socket else {
                 self.release(index);
                 return false;
             };
@@ -67,7 +57,7 @@ impl Worker {
 
     /// Counts a connection that is about to be accepted against the limits of the process and of the listener. At a limit
     /// this thread is woken once a connection has ended, in whichever thread.
-    pub(super) fn acquire(&self, index: usize) -> bool {
+    fn acquire(&self, index: usize) -> bool {
         let (process, listener) = (&self.parts.connection_limit, &self.listeners[index].service.limiter.connections);
         let acquired = process.acquire(&self.parts.wake);
         if acquired && !listener.acquire(&self.parts.wake) {
@@ -81,7 +71,7 @@ impl Worker {
     fn report_limit(&self, index: usize) {
         let (process, service) = (&self.parts.connection_limit, &self.listeners[index].service);
         let listener = &service.limiter.connections;
-        let (limit, setting) = match process.has_free(1) {
+        let (limit, setting) = match process.has_free() {
             true => (&**listener, "limits.connections"),
             false => (&**process, "max-connections or the limit of open files"),
         };
@@ -92,64 +82,9 @@ impl Worker {
     }
 
     /// Takes back what [`Self::acquire`] has counted.
-    pub(super) fn release(&self, index: usize) {
+    fn release(&self, index: usize) {
         self.listeners[index].service.limiter.connections.release();
         self.parts.connection_limit.release();
-    }
-
-    /// Whether this many more connections are below the limits.
-    fn have_free(&self, index: usize, connections: u32) -> bool {
-        let listener = &self.listeners[index].service.limiter.connections;
-        listener.has_free(connections) && self.parts.connection_limit.has_free(connections)
-    }
-
-    /// A client that the ring has accepted waits for the limits like one in the accept queue.
-    pub(super) fn take_accepted(&mut self, one: Accepted) {
-        let index = one.listener as usize;
-        if index >= self.listeners.len() {
-            return;
-        }
-        if self.listeners[index].accepting == Some(one.request) {
-            self.listeners[index].accepting = None;
-            self.listeners[index].watched = false;
-            self.any_unwatched = true;
-        }
-        match one.client {
-            Ok(client) => {
-                self.backoff.accepted(self.now);
-                // Begun before this one is admitted, which then looks no further.
-                if self.accept_again.is_none() && self.have_free(index, 2) {
-                    self.watch(index, false);
-                }
-                self.listeners[index].waiting.push_back(client);
-                self.any_waiting = true;
-            }
-            Err(e) if e.raw_os_error() == Some(libc::ECANCELED) => {}
-            Err(e) => {
-                self.accept_failed(index, &e);
-            }
-        }
-    }
-
-    /// Begins the next accept of the ring, once it has none and its clients are admitted.
-    pub(super) fn accept_next(&mut self, index: usize) {
-        if self.accept_again.is_none() && self.listeners.get(index).is_some_and(|l| !l.watched) {
-            self.watch(index, false);
-        }
-    }
-
-    /// A listener below its limits for which the ring has accepted clients.
-    pub(super) fn next_waiting(&self) -> Option<usize> {
-        let waits = |index: &usize| !self.listeners[*index].waiting.is_empty() && self.have_free(*index, 1);
-        if self.any_waiting { (0..self.listeners.len()).find(waits) } else { None }
-    }
-
-    /// Cancels the ring's accept of a listener.
-    pub(super) fn stop_accepting(&mut self, index: usize) {
-        if let Some(accept) = self.listeners[index].accepting.take() {
-            self.listeners[index].watched = false;
-            self.engines.uring.stop_accepting(accept);
-        }
     }
 
     /// Whether to go on accepting after an error.
@@ -195,10 +130,6 @@ impl Worker {
         if let Err(reason) = service.receives(peer, now) {
             return self.refuse(index, peer, reason, false);
         }
-        let transfers = PerDirection::new(|_| first_transfer(&service.config));
-        for why in transfers.iter().filter_map(|transfer| transfer.fallback) {
-            listening.stats.fallbacks[why as usize].add(1);
-        }
         let buckets = |rate: u64| Box::new(PerDirection::new(|_| Bucket::new(rate, (rate / 10).max(64 * 1024), now)));
         let expects_header = service.config.proxy_in;
         let conn = Box::new(Conn {
@@ -209,11 +140,10 @@ impl Worker {
             attempt: 0,
             listener: Index32::new(index),
             target_index: Index32::default(),
-            transfers,
+            transfers: PerDirection::new(|_| Transfer::of_choice(service.config.engine)),
             bandwidth: service.config.limits.bandwidth.map(buckets),
             setup: None,
             client_addr: peer,
-            watched: true,
             header_bytes: 0,
         });
         let Some(id) = self.conns.insert(conn) else {
@@ -245,11 +175,6 @@ impl Worker {
     }
 
     pub(super) fn unwatch(&mut self, index: usize) {
-        if self.listeners[index].accepting.is_some() {
-            self.stop_accepting(index);
-            self.any_unwatched = true;
-            return;
-        }
         let listening = &mut self.listeners[index];
         if let (true, Some(socket)) = (listening.watched, &listening.socket)
             && self.epoll.remove(socket).is_ok()

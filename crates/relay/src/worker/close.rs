@@ -2,13 +2,13 @@
 use std::os::fd::AsRawFd;
 
 use parshall_core::relay::connection::{Close, CloseReason};
-use parshall_core::relay::direction::{Direction, Peer, PerDirection};
+use parshall_core::relay::direction::{Direction, PerDirection};
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::stream_io::reset_on_close;
 
-use super::Worker;
-use super::conn::{Conn, Setup};
-use crate::engine::Engine;
+use super::conn::Conn;
+use super::setup::Setup;
+use super::state::Worker;
 use crate::record::{Closed, Transferred};
 
 impl Worker {
@@ -23,11 +23,7 @@ impl Worker {
         }
         for transfer in conn.transfers.iter_mut() {
             let kind = transfer.next_engine();
-            transfer.moved += self.engines.of(kind).unreported(&transfer.store);
             self.engines.of(kind).discard(std::mem::take(&mut transfer.store));
-        }
-        for socket in Peer::ALL.into_iter().filter_map(|peer| conn.socket(peer)) {
-            self.engines.sockmap.forget(socket.as_raw_fd());
         }
         let listening = &mut self.listeners[usize::from(conn.listener)];
         listening.active -= 1;

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use parshall_core::relay::bucket::Bucket;
+use parshall_core::relay::config::EngineChoice;
 use parshall_core::relay::connection::Connection;
 use parshall_core::relay::direction::{Peer, PerDirection};
 use parshall_core::relay::slots::Slots;
 use parshall_core::relay::streaming::Rhythm;
 use parshall_sys::stream_socket::StreamAddr;
 
-use super::connect::Attempts;
-use super::header::HeaderReader;
+use super::setup::Setup;
 use crate::engine::Store;
 use crate::stats::{EngineKind, Fallback};
 
@@ -30,12 +30,12 @@ pub struct Transfer {
     pub engines_used: u8,
     /// The first reason for not using the configured engine.
     pub fallback: Option<Fallback>,
-    /// Begins with copies and moves to another engine once it streams.
+    /// Begins with copies and is spliced while it streams.
     pub adaptive: bool,
 }
 
 impl Transfer {
-    pub fn new(engine: EngineKind, adaptive: bool) -> Self {
+    fn new(engine: EngineKind, adaptive: bool) -> Self {
         Self {
             moved: 0,
             store: Store::Empty,
@@ -47,12 +47,21 @@ impl Transfer {
         }
     }
 
+    /// The initial state of a direction with the configured engine.
+    pub fn of_choice(choice: EngineChoice) -> Self {
+        match choice {
+            EngineChoice::Auto => Self::new(EngineKind::Copy, true),
+            EngineChoice::Copy => Self::new(EngineKind::Copy, false),
+            EngineChoice::Splice => Self::new(EngineKind::Splice, false),
+        }
+    }
+
     /// The engine of the next turn: that of the held bytes if there are any, so that engines can change at any time.
     pub fn next_engine(&self) -> EngineKind {
         match self.store {
             Store::Buffer(_) => EngineKind::Copy,
             Store::Pipe(_) => EngineKind::Splice,
-            Store::Empty | Store::Armed(_) => self.engine,
+            Store::Empty => self.engine,
         }
     }
 }
@@ -72,15 +81,6 @@ impl From<Index32> for usize {
     fn from(index: Index32) -> Self {
         index.0 as Self
     }
-}
-
-/// State that a connection needs only until bytes move.
-#[derive(Debug)]
-pub enum Setup {
-    /// The PROXY header of the client.
-    Header(Box<HeaderReader>),
-    /// The attempts to connect to a target.
-    Attempts(Box<Attempts>),
 }
 
 #[derive(Debug)]
@@ -105,8 +105,6 @@ pub struct Conn {
     pub setup: Option<Setup>,
     /// The client's address, for limits and logs; that of the PROXY header when there is one. None for Unix sockets.
     pub client_addr: Option<SocketAddr>,
-    /// Whether its sockets are in the worker's epoll: not while the ring moves both directions.
-    pub watched: bool,
     /// Bytes of the PROXY header that the relay sends to the target: they do not count as the client's.
     pub header_bytes: u32,
 }

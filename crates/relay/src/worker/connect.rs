@@ -4,69 +4,24 @@
 //! in epoll as it is.
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use parshall_core::relay::config::Endpoint;
 use parshall_core::relay::connection::happy_eyeballs::Outcome;
 use parshall_core::relay::connection::{CloseReason, Event};
 use parshall_core::relay::direction::{Direction, Peer};
-use parshall_core::relay::proxy::Header;
 use parshall_core::relay::slots::SlotId;
 use parshall_sys::epoll::{FAILED, HUNG_UP, WRITABLE};
 use parshall_sys::limits::{exhausted, is_local};
 use parshall_sys::stream_io::{self, take_error};
 use parshall_sys::stream_socket::{self, Options, StreamAddr};
 
-use super::accept::WATCHED;
-use super::conn::{Index32, Setup};
-use super::connection::socket_state;
-use super::{ATTEMPTS_MAX, Worker};
+use super::conn::Index32;
+use super::header::header_for;
+use super::setup::{Attempts, Setup};
+use super::socket_events::{ATTEMPTS_MAX, WATCHED, socket_state};
+use super::state::Worker;
 use crate::engine::{Held, Store};
-
-/// The attempts of a connection that has no target yet.
-#[derive(Debug)]
-pub struct Attempts {
-    /// Indices of the targets to try, in this order.
-    order: Vec<usize>,
-    /// Addresses of the current target.
-    addresses: Arc<[StreamAddr]>,
-    /// Number, index of the address and socket of each attempt under way.
-    running: Vec<(u8, usize, OwnedFd)>,
-    /// The number of the next attempt.
-    next_number: u8,
-    /// The last address of the current target that failed, and its error.
-    error: Option<(usize, io::Error)>,
-    /// All attempts to connect to the current target failed on this host, which says nothing about the target.
-    only_local: bool,
-    /// The PROXY header that came with the client, to be passed on.
-    header: Option<Header>,
-}
-
-impl Attempts {
-    /// Resets the attempts when they are closed: a target may have accepted one whose event was not yet seen here.
-    pub fn reset_on_close(&self) {
-        for (_, _, socket) in &self.running {
-            // A socket that refuses the option is closed as any other.
-            let _result = stream_io::reset_on_close(socket.as_raw_fd());
-        }
-    }
-
-    /// Why the current target cannot be reached, for the log.
-    fn reason(&self, why: Outcome, target: &Endpoint, timeout: Duration) -> String {
-        let address = |index: &usize| match (target, self.addresses.get(*index)) {
-            (Endpoint::Name(..), Some(address)) => format!("{address}: "),
-            _ => String::new(),
-        };
-        match (why, &self.error) {
-            (Outcome::TimedOut, _) => format!("no answer within {} s", timeout.as_secs_f64()),
-            (Outcome::Failed, Some((index, error))) => format!("{}{error}", address(index)),
-            (Outcome::Failed, None) if self.addresses.is_empty() => "its name has no address".to_owned(),
-            (Outcome::Failed, None) => "the connection was closed at once".to_owned(),
-        }
-    }
-}
 
 impl Worker {
     /// Orders the targets to try.
@@ -213,13 +168,12 @@ impl Worker {
         service.target_succeeded(target, self.now);
         service.targets[target].began();
         if let Some(version) = service.config.proxy_out {
-            let header = super::header::header_for(version, conn, attempts.header.take());
+            let header = header_for(version, conn, attempts.header.take());
             conn.header_bytes = header.len() as u32;
             let store = &mut conn.transfers[Direction::ClientToTarget].store;
             *store = prepend(header, std::mem::take(store));
         }
-        let first = &conn.transfers[Direction::ClientToTarget];
-        Some(Event::Connected { held: first.store.held(), arm: first.engine.arms() })
+        Some(Event::Connected(conn.transfers[Direction::ClientToTarget].store.held()))
     }
 }
 

@@ -2,25 +2,14 @@
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use parshall_core::relay::connection::{Action, CloseReason, Event, SocketState};
+use parshall_core::relay::connection::{Action, CloseReason, Event};
 use parshall_core::relay::direction::Peer;
 use parshall_core::relay::slots::SlotId;
-use parshall_sys::epoll::{FAILED, HUNG_UP, PEER_CLOSED, READABLE, URGENT, WRITABLE};
 use parshall_sys::stream_io::{is_over, shutdown_write, take_error, unsent};
 use parshall_sys::stream_socket;
 
-use super::Worker;
+use super::state::Worker;
 use crate::engine::failure;
-
-/// The state of a socket by its epoll events.
-pub(super) fn socket_state(bits: u32) -> SocketState {
-    SocketState {
-        readable: bits & (READABLE | PEER_CLOSED | FAILED | HUNG_UP) != 0,
-        writable: bits & WRITABLE != 0,
-        ended: bits & (PEER_CLOSED | URGENT | FAILED | HUNG_UP) != 0,
-        failed: bits & (FAILED | HUNG_UP) != 0,
-    }
-}
 
 impl Worker {
     /// Passes an event to the state machine of a connection and performs its actions.
@@ -102,7 +91,6 @@ impl Worker {
         let mut expired = std::mem::take(&mut self.expired);
         self.deadlines.expired(self.now, &mut expired);
         for id in expired.drain(..) {
-            self.refresh(id);
             self.event(id, Event::Timer);
         }
         self.expired = expired;

@@ -10,20 +10,13 @@ use parshall_core::relay::slots::SlotId;
 use parshall_sys::stream_io::recv;
 use parshall_sys::stream_socket::local_ip;
 
-use super::Worker;
-use super::conn::{Conn, Setup};
+use super::conn::Conn;
+use super::setup::Setup;
+use super::state::Worker;
 use crate::engine::{Held, Store, would_block};
 
 /// Bytes of one read. Bytes after the header are the client's data and go to the target.
 const READ_BYTES: usize = 4096;
-
-/// A header that is being read.
-#[derive(Debug, Default)]
-pub struct HeaderReader {
-    /// The bytes read; once the header is complete, those after it.
-    bytes: Vec<u8>,
-    header: Option<Header>,
-}
 
 impl Worker {
     /// Reads from the client until its header is complete or nothing more has arrived.

@@ -2,15 +2,14 @@
 use std::os::fd::AsRawFd;
 
 use parshall_core::relay::Ns;
-use parshall_core::relay::connection::{Ended, Event, Held, Turn};
-use parshall_core::relay::direction::{Direction, Peer};
+use parshall_core::relay::connection::{Event, Turn};
+use parshall_core::relay::direction::Direction;
 use parshall_core::relay::slots::SlotId;
 use parshall_core::relay::streaming::Pace;
 
-use super::accept::WATCHED;
-use super::conn::{Conn, Transfer};
-use super::{CLIENT, Listening, Worker, streams_with};
-use crate::engine::{Done, Engine, Job, Outcome, Store, TURN_BYTES};
+use super::conn::Conn;
+use super::state::{Listening, Worker};
+use crate::engine::{Job, Outcome, TURN_BYTES};
 use crate::stats::{EngineKind, Fallback};
 
 /// A direction over its bandwidth waits until it may move this many bytes: single bytes would cost a turn each.
@@ -35,9 +34,7 @@ impl Worker {
         for kind in EngineKind::ALL {
             let batch = &mut self.batches[kind as usize];
             if !batch.is_empty() {
-                let engine = self.engines.of(kind);
-                debug_assert_eq!(engine.kind(), kind, "a batch goes to its own engine");
-                engine.pump(batch);
+                self.engines.of(kind).pump(batch);
             }
         }
         for kind in EngineKind::ALL {
@@ -110,93 +107,21 @@ impl Worker {
         if transfer.adaptive {
             transfer.engine = match transfer.rhythm.pace() {
                 Pace::Quiet => EngineKind::Copy,
-                Pace::Streaming => streams_with(&listening.service.config),
+                Pace::Streaming => EngineKind::Splice,
             };
         }
         let held = transfer.store.held();
         let turn = match job.outcome {
-            // Held bytes such as a header were copied first; now the direction goes to its own engine.
-            Outcome::SourceEmpty if kind == EngineKind::Copy && transfer.engine.arms() => Turn::Again,
             Outcome::SourceEmpty => Turn::SourceEmpty,
             Outcome::SinkFull => Turn::SinkFull,
             Outcome::Again => Turn::Again,
             Outcome::Refused(why) => return self.fall_back(id, direction, why),
-            Outcome::Ended(Ended::Eof)
-                if transfer.fallback == Some(Fallback::SlowSink)
-                    && self.engines.sockmap.has_more(job.source, transfer.moved) =>
-            {
-                Turn::Leaving
-            }
             Outcome::Ended(how) => Turn::Ended(how),
-            Outcome::Armed => Turn::SourceEmpty,
-            Outcome::Leaving => Turn::Leaving,
         };
         if let Turn::Ended(_) = turn {
             self.expect_exchange();
         }
         self.event(id, Event::Turn(direction, held, turn));
-        if job.outcome == Outcome::Armed && kind == EngineKind::Uring {
-            self.unwatch_armed(id);
-        }
-    }
-
-    /// Takes the sockets of a connection out of epoll once the ring moves both directions: its completions report the same.
-    fn unwatch_armed(&mut self, id: SlotId) {
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let both = conn.transfers.iter().all(|t| t.store.is_armed());
-        if let (true, true, Some(target)) = (both, conn.watched, &conn.target) {
-            conn.watched = false;
-            // A socket that stays in epoll only costs wake-ups.
-            let _result = self.epoll.remove(&conn.client).and(self.epoll.remove(target));
-        }
-    }
-
-    /// Puts the socket of a peer back into epoll, because the ring does not read it any more: a peer that has half-closed may
-    /// still reset the connection.
-    fn watch_again(&mut self, id: SlotId, peer: Peer) {
-        let Some(conn) = self.conns.get(id).filter(|conn| !conn.watched) else { return };
-        let kind = if peer == Peer::Client { CLIENT } else { conn.attempt + 1 };
-        // It may be there already. Without a place in epoll such a reset is seen when the linger timeout is over.
-        let _result = conn.socket(peer).map(|socket| self.epoll.add(socket, id.token(kind), WATCHED));
-    }
-
-    /// Updates the progress of sockmap directions, which the engine reports only in a turn.
-    pub(super) fn refresh(&mut self, id: SlotId) {
-        for direction in Direction::ALL {
-            let armed = |t: &Transfer| t.engine == EngineKind::Sockmap && t.store.is_armed();
-            let Some(conn) = self.conns.get_mut(id) else { return };
-            if !armed(&conn.transfers[direction]) {
-                continue;
-            }
-            if let Some((engine, mut job)) = self.job(id, direction) {
-                self.engines.of(engine).pump(std::slice::from_mut(&mut job));
-                self.after_turn(engine, job);
-            }
-        }
-    }
-
-    /// Handles what an armed direction has moved or how it has ended.
-    pub(super) fn after_done(&mut self, kind: EngineKind, done: &Done) {
-        self.expect_exchange();
-        let (id, direction) = job_of(done.id);
-        let Some(conn) = self.conns.get_mut(id) else { return };
-        let listening = &self.listeners[usize::from(conn.listener)];
-        delivered(conn, listening, kind, direction, done.moved, self.now);
-        let transfer = &mut conn.transfers[direction];
-        match done.outcome {
-            Outcome::Ended(how) => {
-                transfer.store = Store::Empty;
-                self.event(id, Event::Turn(direction, Held::Nothing, Turn::Ended(how)));
-                self.watch_again(id, direction.source());
-            }
-            Outcome::Refused(why) => {
-                transfer.store = Store::Empty;
-                // Copies need the events of both.
-                Peer::ALL.into_iter().for_each(|peer| self.watch_again(id, peer));
-                self.fall_back(id, direction, why);
-            }
-            _ => {}
-        }
     }
 
     /// Bytes have moved. A thread that moves only streams enters SCHED_BATCH; an exchange leaves it.
@@ -230,10 +155,7 @@ impl Worker {
             transfer.fallback = Some(why);
             self.listeners[usize::from(conn.listener)].stats.fallbacks[why as usize].add(1);
         }
-        let (delivered, held) = (transfer.moved, transfer.store.held());
-        if let (Fallback::SlowSink, Some(source)) = (why, conn.socket(direction.source())) {
-            self.engines.sockmap.copied_from(source.as_raw_fd(), delivered);
-        }
+        let held = transfer.store.held();
         self.event(id, Event::Turn(direction, held, Turn::Again));
     }
 }

@@ -3,17 +3,16 @@ use std::fs;
 
 use anyhow::Context;
 use parshall_bpf::kernel_release;
-use parshall_core::sockets::cost::{HostSockets, iterators_are_cheaper, iterators_see_all};
+use parshall_core::sockets::cost::{HostSockets, netlink_is_cheaper, netlink_sees_all};
 use parshall_evidence::socket::Selection;
 
 use super::Backend;
-use super::iter::Iter;
-use super::netlink::{CAP_SYS_ADMIN, Netlink, Options, effective_capabilities};
+use super::netlink::{Netlink, missing};
 use super::walk::WalkBackend;
 use crate::namespaces::Discovery;
 use crate::request::{BackendChoice, Reading};
 use parshall_host::error::UserError;
-use parshall_host::lockdown;
+use parshall_host::{lockdown, sock_diag_dump};
 use parshall_sys::limits;
 
 pub struct Chosen {
@@ -22,10 +21,12 @@ pub struct Chosen {
     pub notes: Vec<String>,
 }
 
-/// The number of dumps that the backend will read.
+/// The number of dumps that the backend will read, and their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dumps {
-    /// The cost of loading matters most.
+    /// One dump, of which a table is printed: the cost of loading matters most, and no key.
+    Table,
+    /// One dump, with the keys and all fields that its groups have.
     One,
     /// The cost of each dump matters most.
     Many,
@@ -48,26 +49,18 @@ pub fn choose(reading: Reading, selection: &Selection, dumps: Dumps) -> anyhow::
     }
     match reading.backend {
         BackendChoice::Walk => walk().map_err(|e| refused("walk", e)).map(alone),
-        BackendChoice::Iter => iter(selection).map_err(|e| refused("iter", e)).map(alone),
         BackendChoice::Netlink => netlink(reading).map_err(|e| refused("netlink", e)),
         BackendChoice::Auto => {
-            // The iterators return the same rows with the same keys. If they fail here, the walk is tried as usual.
-            if let Some(backend) = (dumps == Dumps::One).then(|| iterators_if_cheaper(selection)).flatten() {
-                return Ok(alone(backend));
+            if let Some(backend) = (dumps == Dumps::Table).then(|| netlink_if_better(reading, selection)).flatten() {
+                return Ok(alone(Box::new(backend)));
             }
-            let mut notes = Vec::new();
-            let mut note = |name: &str, error: anyhow::Error| notes.push(format!("not read by {name}: {error:#}"));
-            match walk() {
+            let note = match walk() {
                 Ok(backend) => return Ok(alone(backend)),
-                Err(error) => note("walk", error),
-            }
-            match iter(selection) {
-                Ok(backend) => return Ok(Chosen { backend, notes }),
-                Err(error) => note("iter", error),
-            }
+                Err(error) => format!("not read by walk: {error:#}"),
+            };
             let mut chosen = netlink(reading).context("no backend works here")?;
-            notes.append(&mut chosen.notes);
-            Ok(Chosen { notes, ..chosen })
+            chosen.notes.insert(0, note);
+            Ok(chosen)
         }
     }
 }
@@ -83,35 +76,26 @@ fn alone(backend: Box<dyn Backend>) -> Chosen {
     Chosen { backend, notes: Vec::new() }
 }
 
-/// The iterators, if they are cheaper than the walk and find the same sockets.
-fn iterators_if_cheaper(selection: &Selection) -> Option<Box<dyn Backend>> {
-    let capabilities = effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    let own = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?);
-    // Without CAP_SYS_ADMIN only the walk reads other namespaces. They are counted last, because that reads all of /proc.
-    if capabilities >> CAP_SYS_ADMIN & 1 == 0 || !iterators_are_cheaper(own.max(), 1) {
+/// SOCK_DIAG, if it is cheaper than the walk and finds the same sockets, with all that a table shows of them.
+fn netlink_if_better(reading: Reading, selection: &Selection) -> Option<Netlink> {
+    let sockets = HostSockets::read(&fs::read_to_string("/proc/net/sockstat").ok()?).max();
+    if !netlink_sees_all(selection) || !netlink_is_cheaper(sockets, 1) || !missing().is_empty() {
         return None;
     }
+    // Namespaces are counted last, because that reads all of /proc.
     let mut discovery = Discovery::default();
     let namespaces = discovery.scan(&[]).namespaces.len();
-    let own6 = HostSockets::read(&fs::read_to_string("/proc/net/sockstat6").unwrap_or_default());
-    // The UDP-Lite sockets of other namespaces are not counted anywhere.
-    let udp_lite = namespaces > 1 || own.udp_lite + own6.udp_lite > 0;
-    if !iterators_see_all(selection, udp_lite) || !iterators_are_cheaper(own.max(), namespaces as u64) {
+    // Without the kernel's modules it would read /proc/net, which has no counters.
+    if !netlink_is_cheaper(sockets, namespaces as u64) || !sock_diag_dump::can_dump(selection) {
         return None;
     }
-    Some(Box::new(Iter::load_with(selection.kinds, discovery).ok()?))
+    Netlink::with_discovery(reading.readers, discovery).ok()
 }
 
 fn walk() -> anyhow::Result<Box<dyn Backend>> {
     Ok(Box::new(WalkBackend::open().map_err(|error| of_programs(error.into()))?))
 }
 
-fn iter(selection: &Selection) -> anyhow::Result<Box<dyn Backend>> {
-    Ok(Box::new(Iter::load(selection.kinds).map_err(of_programs)?))
-}
-
 fn netlink(reading: Reading) -> anyhow::Result<Chosen> {
-    let backend = Netlink::open(Options { readers: reading.readers, uring: reading.uring, keep: 0 })?;
-    let notes = backend.missing();
-    Ok(Chosen { backend: Box::new(backend), notes })
+    Ok(Chosen { backend: Box::new(Netlink::open(reading.readers)?), notes: missing() })
 }

@@ -1,14 +1,12 @@
 //! The interface of the backends, which are a file or folder each.
 pub mod choose;
-pub mod iter;
 pub mod netlink;
 pub mod walk;
 
 use std::collections::BTreeMap;
 
 use parshall_bpf::sockets::owners::ForeignSocket;
-use parshall_evidence::socket::Selection;
-use parshall_evidence::socket::{Batch, Completeness};
+use parshall_evidence::socket::{Batch, Completeness, Selection, SocketRecord};
 
 /// Reads the sockets of all network namespaces.
 pub trait Backend {
@@ -27,21 +25,18 @@ pub trait Backend {
         BTreeMap::new()
     }
 
-    /// Whether the backend applies [`Selection::changed`]. A socket that is missing in such a dump is closed or unchanged.
-    fn skips_unchanged(&self) -> bool {
-        false
+    /// Of how many dumps with [`Selection::changed`] one is to be complete. The backend leaves unchanged sockets out of the
+    /// others, where a socket that is missing is closed or unchanged. 1: it always returns all.
+    fn complete_every(&self) -> u64 {
+        1
     }
 
-    /// Whether its records have kernel addresses and the initial sequence numbers of connections.
-    fn sees_sequence_numbers(&self) -> bool {
-        true
-    }
+    /// Clears the fields that its dumps do not have, so that records from elsewhere get the keys of its dumps.
+    fn clear_unseen(&self, _: &mut [SocketRecord]) {}
 
-    /// Whether it reads one namespace after the other, so that it must know those that only sockets keep alive.
-    fn needs_foreign_sockets(&self) -> bool {
-        false
+    /// Where a backend that reads one namespace after the other wants the sockets that lead to namespaces without processes. A
+    /// scan for owners finds them. None: it finds these namespaces itself.
+    fn foreign_sockets(&mut self) -> Option<&mut Vec<ForeignSocket>> {
+        None
     }
-
-    /// Sets the sockets that lead to such namespaces, for the next dumps. A scan for owners finds them.
-    fn set_foreign_sockets(&mut self, _: Vec<ForeignSocket>) {}
 }

@@ -4,6 +4,9 @@ use parshall_evidence::socket::{Batch, Completeness, Selection};
 
 use super::Backend;
 
+/// Closed sockets are removed from the collector's counters by complete dumps only.
+const COMPLETE_EVERY: u64 = 64;
+
 #[derive(Debug)]
 pub struct WalkBackend(Walk);
 
@@ -22,8 +25,8 @@ impl Backend for WalkBackend {
         "walk"
     }
 
-    fn skips_unchanged(&self) -> bool {
-        true
+    fn complete_every(&self) -> u64 {
+        COMPLETE_EVERY
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {

@@ -14,6 +14,11 @@ use parshall_host::netns::Netns;
 
 /// Arguments of `parshall sockets`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  parshall sockets once --state established --sort retrans --limit 20
+  parshall sockets stream --every 5s --format json
+
+Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct SocketsArgs {
     #[command(subcommand)]
     pub(super) command: SocketsCommand,
@@ -101,9 +106,6 @@ pub struct ReadArgs {
     /// How the sockets are read; auto chooses the best that works here
     #[arg(long, value_name = "BACKEND", default_value = "auto")]
     pub(super) backend: BackendChoice,
-    /// Read netlink sockets with io_uring, to repeat the measurement of bench/sockets/uring
-    #[arg(long, hide = true)]
-    pub(super) uring: bool,
     /// Threads that read netlink sockets
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(super) readers: u16,

@@ -4,7 +4,8 @@ use std::path::Path;
 use parshall_core::text::position;
 use parshall_host::error::UserError;
 
-use crate::sink::{SinkRequest, SinkTables};
+use crate::sink::SinkTables;
+use crate::sink::request::SinkRequest;
 
 /// Reads the file.
 ///

@@ -57,7 +57,7 @@ const INSTEAD: &[Instead] = &[
     },
 ];
 
-/// What to write instead of a flag that `parshall sockets COMMAND` does not have.
+/// The hint for a flag that `parshall sockets COMMAND` does not have.
 pub fn hint(command: &str, flag: &str) -> Option<&'static str> {
     let instead = INSTEAD.iter().find(|instead| instead.flags.contains(&flag))?;
     let hint = if command == "stream" { instead.stream } else { instead.once };

@@ -14,10 +14,10 @@ use parshall_evidence::socket::{Kind, Kinds, Prefix, Selection, Side};
 use super::args::{Networks, OnceArgs, ReadArgs, SelectArgs, SocketsArgs, SocketsCommand, StreamArgs};
 use super::{file, host_names, services};
 use crate::format::text;
-use crate::request::{BackendChoice, OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest};
-use crate::sink::SinkRequest;
+use crate::request::{OnceRequest, Reading, SocketFormat, SocketsRequest, StreamRequest};
 use crate::sink::files::FilesConfig;
 use crate::sink::prometheus::table::PrometheusRequest;
+use crate::sink::request::SinkRequest;
 use crate::sink::stdout::StdoutRequest;
 use parshall_host::error::UserError;
 
@@ -48,7 +48,7 @@ impl OnceArgs {
             *groups = groups.with(Group::Attributes);
         }
         *groups = sort.iter().copied().filter_map(SortKey::group).fold(*groups, Groups::with);
-        Ok(OnceRequest { selection, reading: self.read.validate()?, format, sort, limit: self.limit, wide: self.wide })
+        Ok(OnceRequest { selection, reading: self.read.reading(), format, sort, limit: self.limit, wide: self.wide })
     }
 }
 
@@ -71,7 +71,7 @@ impl StreamArgs {
         }
         Ok(StreamRequest {
             selection,
-            reading: self.read.validate()?,
+            reading: self.read.reading(),
             every: self.every,
             count: self.count,
             rates: !self.no_rates,
@@ -124,15 +124,8 @@ impl StreamArgs {
 }
 
 impl ReadArgs {
-    fn validate(self) -> Result<Reading, UserError> {
-        let backend = match self.backend {
-            BackendChoice::Auto if self.uring => BackendChoice::Netlink,
-            chosen => chosen,
-        };
-        if self.uring && backend != BackendChoice::Netlink {
-            return Err(UserError::new("--uring reads netlink sockets", "say --backend netlink --uring"));
-        }
-        Ok(Reading { backend, uring: self.uring, readers: usize::from(self.readers) })
+    fn reading(self) -> Reading {
+        Reading { backend: self.backend, readers: usize::from(self.readers) }
     }
 }
 

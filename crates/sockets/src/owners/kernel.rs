@@ -4,7 +4,7 @@ use parshall_bpf::sockets::owners::{self, ForeignSocket, Table};
 use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 
-use super::{Account, DESCRIPTORS_MAX, Owners};
+use super::provider::{self, Account, DESCRIPTORS_MAX, Owners};
 
 #[derive(Debug)]
 pub struct Kernel {
@@ -40,6 +40,6 @@ impl Owners for Kernel {
     }
 
     fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
-        super::of(&self.table, records, owners, ends);
+        provider::of(&self.table, records, owners, ends);
     }
 }

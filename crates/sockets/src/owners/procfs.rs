@@ -8,7 +8,7 @@ use parshall_core::sockets::Owner;
 use parshall_evidence::socket::SocketRecord;
 use parshall_host::proc_fs;
 
-use super::{Account, DESCRIPTORS_MAX, Owners};
+use super::provider::{self, Account, DESCRIPTORS_MAX, Owners};
 
 #[derive(Debug)]
 pub struct Procfs {
@@ -39,7 +39,7 @@ impl Owners for Procfs {
     }
 
     fn of(&self, records: &[SocketRecord], owners: &mut Vec<Owner>, ends: &mut Vec<usize>) {
-        super::of(&self.table, records, owners, ends);
+        provider::of(&self.table, records, owners, ends);
     }
 }
 

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::Fault;
+use super::account::Fault;
 
 /// Encoded rows that are delivered or spooled together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct Refusal {
     pub retriable: bool,
 }
 
-/// What a receiver rejected of a chunk that it accepted. Sending it again would not help.
+/// The part of an accepted chunk that the receiver rejected. Sending it again would not help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// At most those of the chunk.

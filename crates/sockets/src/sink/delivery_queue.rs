@@ -15,8 +15,8 @@ use parshall_core::sockets::retry::Retry;
 use super::delivery::{Chunk, Delivery, Refusal, Rejected};
 use serde::Deserialize;
 
+use super::account::{Account, Fault};
 use super::spool::{Level, Next, Spool, SpoolConfig};
-use super::{Account, Fault};
 
 /// The pause after a failed write to the spool.
 const SPOOL_RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -253,7 +253,7 @@ impl DeliveryQueue {
         state.account.lost(rows, refusal.kind, refusal.text);
     }
 
-    /// What became of the rows so far.
+    /// The account of the rows so far.
     pub fn account(&self) -> Account {
         self.shared.lock().account()
     }

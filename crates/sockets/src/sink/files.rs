@@ -18,10 +18,10 @@ use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
+use super::account::{Account, Fault, Sink, disk_error_kind};
 use super::delivery::{BufferPool, Chunk, Delivery, Payload, Refusal, Rejected};
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
 use super::disk::Disk;
-use super::{Account, Fault, Sink, disk_error_kind};
 use crate::format::json::Json;
 use crate::format::parquet::file::{Assembler, MAGIC};
 use crate::format::parquet::piece::Pieces;
@@ -50,7 +50,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The suffix of a file whose process was killed.
 const PARTIAL: &str = ".partial";
 
-/// What a file consists of: each part is complete by itself.
+/// The parts of a file, each complete by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Parts {
     /// Messages, each preceded by its length.

@@ -1,4 +1,5 @@
 //! The sinks: a file or folder each, with the table that configures it, and a line in the list of [`sinks!`].
+pub mod account;
 pub mod delivery;
 pub mod delivery_queue;
 pub mod disk;
@@ -6,54 +7,17 @@ pub mod files;
 pub mod kafka;
 pub mod otlp;
 pub mod prometheus;
+pub mod request;
 mod series;
 pub mod spool;
 pub mod stdout;
 mod table;
 pub mod tls;
 
-use std::sync::Arc;
-
-use parshall_core::sockets::{Dump, Row};
-use parshall_evidence::socket::Completeness;
 use parshall_host::error::UserError;
 use serde::Deserialize;
 
-use self::prometheus::endpoint::Endpoint;
-use self::prometheus::self_metrics::Status;
-use crate::format::text::TableStyle;
-
-/// A table of the configuration file, as it was parsed.
-trait SinkTable {
-    /// Checks the values, beyond their types.
-    fn validate(self) -> Result<Box<dyn SinkRequest>, UserError>;
-}
-
-/// A requested sink: its configuration is checked, and it is not open yet.
-pub trait SinkRequest: std::fmt::Debug + Send {
-    /// The name of its table in the configuration file.
-    fn kind(&self) -> &'static str;
-
-    /// Whether it aggregates rows, and therefore needs complete dumps.
-    fn aggregates(&self) -> bool {
-        false
-    }
-
-    /// # Errors
-    /// Something that it needs cannot be used.
-    fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>>;
-}
-
-/// What the stream and its sinks share.
-#[derive(Debug)]
-pub struct Shared {
-    /// The style of the text format.
-    pub style: TableStyle,
-    /// The state of the collector that its metrics show.
-    pub status: Arc<Status>,
-    /// The HTTP endpoint, once a sink has started it. Dropping it ends it.
-    pub endpoint: Option<Endpoint>,
-}
+use self::request::{SinkRequest, SinkTable};
 
 /// Declares the tables of the configuration file: `Option` for one that may occur once, `Vec` for one that may be repeated.
 macro_rules! sinks {
@@ -95,105 +59,4 @@ sinks! {
     kafka: Vec<kafka::table::Table>,
     otlp: Vec<otlp::table::Table>,
     prometheus: Option<prometheus::table::Table>,
-}
-
-/// What became of the rows that a sink received.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Account {
-    /// Rows that it received.
-    pub rows_in: u64,
-    /// Rows that were delivered (written, acknowledged).
-    pub rows_out: u64,
-    /// Rows that wait in memory or in the spool.
-    pub rows_waiting: u64,
-    /// Rows dropped because memory and spool were full, or the receiver refused them for good.
-    pub rows_dropped: u64,
-    /// Bytes on disk that were incomplete after a crash or damaged, and were removed or skipped.
-    pub bytes_lost: u64,
-    pub spool_bytes: u64,
-    /// Age of the oldest waiting row, in milliseconds.
-    pub lag_ms: u64,
-    /// How long the collector was blocked by a full queue, in milliseconds.
-    pub held_up_ms: u64,
-    /// Failures by kind (`refused`, `timeout`, `disk-full`, ...).
-    pub errors: std::collections::BTreeMap<&'static str, u64>,
-    /// The text of the last failure.
-    pub last_error: Option<String>,
-    /// Why rows were lost, or may be: the failure behind the last loss. Later failures that lost nothing do not replace it.
-    pub loss: Option<String>,
-}
-
-impl Account {
-    /// Counts a failure that lost no row.
-    pub fn failed(&mut self, kind: &'static str, text: String) {
-        *self.errors.entry(kind).or_default() += 1;
-        self.last_error = Some(text);
-    }
-
-    /// Counts a failure that lost `rows` rows.
-    pub fn lost(&mut self, rows: u64, kind: &'static str, text: String) {
-        self.rows_dropped += rows;
-        self.loss = Some(text.clone());
-        self.failed(kind, text);
-    }
-
-    /// Adds a failure of a disk. Rows of an earlier process that were lost count as received too.
-    pub fn fault(&mut self, fault: Fault) {
-        self.rows_in += fault.rows;
-        self.bytes_lost += fault.bytes;
-        // What a disk did not confirm was delivered, but nobody knows whether it will be there.
-        if fault.rows > 0 || matches!(fault.kind, "sync" | "incomplete") {
-            self.lost(fault.rows, fault.kind, fault.text);
-        } else {
-            self.failed(fault.kind, fault.text);
-        }
-    }
-}
-
-/// A failure of a disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// The label of its metric: `unfinished`, `incomplete`, `sync`, `remove`, `spool-full`, `disk-full`, `spool-io`, `spool-torn`, `spool-damaged`.
-    pub kind: &'static str,
-    /// The text for people.
-    pub text: String,
-    /// Rows of an earlier process that it lost.
-    pub rows: u64,
-    /// Bytes that it lost.
-    pub bytes: u64,
-}
-
-impl Fault {
-    /// A failure that lost nothing.
-    pub fn new(kind: &'static str, text: String) -> Self {
-        Self { kind, text, rows: 0, bytes: 0 }
-    }
-}
-
-/// Receives the rows of each dump. No method but `close` may block on a network or a slow disk: sinks do that in a thread of
-/// their own, behind a bounded queue.
-pub trait Sink {
-    /// The name in messages and metrics.
-    fn name(&self) -> &str;
-
-    /// Receives rows of a dump.
-    ///
-    /// # Errors
-    /// Only those that must end the stream (the reader of standard output has closed it). The account counts all others.
-    fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()>;
-
-    /// Receives the end of a dump, and how complete it is.
-    fn end(&mut self, dump: &Dump, completeness: &Completeness) -> anyhow::Result<()>;
-
-    /// What became of the rows so far.
-    fn account(&self) -> Account;
-
-    /// Delivers waiting rows for at most `timeout`, and ends.
-    fn close(self: Box<Self>, timeout: std::time::Duration) -> Account;
-}
-
-/// The kind of a write error: `disk-full` if no space or quota is left, else `other`.
-pub fn disk_error_kind(error: &std::io::Error, other: &'static str) -> &'static str {
-    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    if matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge) { "disk-full" } else { other }
 }

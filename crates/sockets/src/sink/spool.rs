@@ -16,7 +16,7 @@ use parshall_core::sockets::spool::{
 };
 use parshall_sys::file_lock::FileLock;
 
-use super::Fault;
+use super::account::{Fault, disk_error_kind};
 use super::delivery::Chunk;
 use super::disk::{Disk, DiskFile};
 use parshall_host::error::UserError;
@@ -551,7 +551,7 @@ fn give_up(chunk: &Chunk, fault: Fault, faults: &mut Vec<Fault>) -> u64 {
 }
 
 fn fault(error: &io::Error) -> Fault {
-    Fault::new(super::disk_error_kind(error, "spool-io"), format!("the spool: {error}"))
+    Fault::new(disk_error_kind(error, "spool-io"), format!("the spool: {error}"))
 }
 
 #[cfg(test)]

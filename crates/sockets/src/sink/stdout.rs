@@ -8,8 +8,9 @@ use parshall_evidence::socket::Completeness;
 use parshall_host::error::UserError;
 use serde::Deserialize;
 
+use super::account::{Account, Sink, disk_error_kind};
+use super::request::{Shared, SinkRequest, SinkTable};
 use super::table::format;
-use super::{Account, Shared, Sink, SinkRequest, SinkTable};
 use crate::format::{Encoder, SocketFormat, encoder};
 
 /// The kind of the error when the reader of standard output has closed it: it wanted no more rows.
@@ -81,7 +82,7 @@ impl<W: Write> Stdout<W> {
         if let Err(error) = written {
             let kind = match error.kind() {
                 std::io::ErrorKind::BrokenPipe => READER_LEFT,
-                _ => super::disk_error_kind(&error, "write"),
+                _ => disk_error_kind(&error, "write"),
             };
             self.account.lost(rows, kind, error.to_string());
             return Err(anyhow::Error::new(error).context("cannot write to standard output"));
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
     use crate::format::text::TableStyle;
 
-    /// What is written by the end of each of two dumps, and at the end.
+    /// The bytes written by the end of each of two dumps, and at the end.
     fn written(format: SocketFormat) -> [Vec<u8>; 3] {
         let mut out = Vec::new();
         let mut steps = Vec::new();

@@ -1,4 +1,4 @@
-//! What the tables of several sinks share: how values are parsed, and secrets in files.
+//! Functions that the tables of several sinks share: parsers of values, and secrets in files.
 use std::path::Path;
 use std::time::Duration;
 

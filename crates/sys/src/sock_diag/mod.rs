@@ -1,23 +1,21 @@
-//! SOCK_DIAG sockets and two ways of reading them: [`Plain`] by a system call per message, [`Ringed`] by io_uring. Requests
-//! and answers are bytes here; `parshall_core::sock_diag` builds and decodes them.
+//! SOCK_DIAG sockets, and [`Plain`], which reads them with a system call per message. Requests and answers are bytes here;
+//! `parshall_core::sock_diag` builds and decodes them.
 //!
 //! A socket keeps showing the network namespace in which it was opened, from whatever thread it is read; [`Opener`] opens
 //! them elsewhere. It also keeps that namespace alive.
 mod opener;
-mod ring;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 pub use opener::Opener;
-pub use ring::Ringed;
 
 /// The kernel fills messages of at most 32 KiB, and only up to the largest buffer that was offered so far.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 
 /// How long to wait for a reply. The kernel makes it within the call that sends the request, so a later one was lost.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An open NETLINK_SOCK_DIAG socket.
 #[derive(Debug)]

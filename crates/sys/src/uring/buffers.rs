@@ -66,11 +66,6 @@ pub(super) struct Group {
     memory: Pages,
     /// The list position of the next buffer that is given back, modulo the length of the list.
     tail: u16,
-    /// The buffer at each position of the list, and the position of each buffer. The buffers of one completion are
-    /// neighbours in the list.
-    at: Vec<u16>,
-    place_of: Vec<u16>,
-    lent: usize,
 }
 
 // SAFETY: the pages are owned and reached through `&mut self` only, but for chunks, whose bytes the kernel has done with.
@@ -89,9 +84,6 @@ impl Group {
             list: Pages::new(places * size_of::<BufRingEntry>()),
             memory: Pages::new(places * bytes as usize),
             tail: 0,
-            at: vec![0; places],
-            place_of: vec![0; places],
-            lent: 0,
         }
     }
 
@@ -101,30 +93,16 @@ impl Group {
 
     /// Gives the kernel all buffers.
     pub(super) fn fill(&mut self) {
-        self.lent = usize::from(self.count);
         for id in 0..self.count {
             self.put(Chunk { ring: self.ring, group: self.id, id, len: 0 });
         }
         self.publish();
     }
 
-    pub(super) fn lent(&self) -> usize {
-        self.lent
-    }
-
-    /// Appends the buffers of a completion: `first` and as many of its successors in the list as `bytes` fill.
-    pub(super) fn take(&mut self, first: u16, bytes: u32, out: &mut Vec<Chunk>) {
-        let (mask, mut place, mut left) = (self.count - 1, self.place_of[usize::from(first)], bytes);
-        loop {
-            let len = left.min(self.bytes);
-            out.push(Chunk { ring: self.ring, group: self.id, id: self.at[usize::from(place)], len });
-            self.lent += 1;
-            left -= len;
-            if left == 0 {
-                return;
-            }
-            place = place.wrapping_add(1) & mask;
-        }
+    /// The buffer of a completion, of which `bytes` are filled.
+    pub(super) fn take(&self, id: u16, bytes: u32) -> Chunk {
+        assert!(id < self.count, "buffer {id} of {}", self.count);
+        Chunk { ring: self.ring, group: self.id, id, len: bytes.min(self.bytes) }
     }
 
     /// The address and the number of a chunk's bytes.
@@ -159,10 +137,7 @@ impl Group {
         entry.set_addr(start as u64);
         entry.set_len(self.bytes);
         entry.set_bid(chunk.id);
-        self.at[usize::from(place)] = chunk.id;
-        self.place_of[usize::from(chunk.id)] = place;
         self.tail = self.tail.wrapping_add(1);
-        self.lent -= 1;
     }
 
     /// Moves the list's tail, so that the kernel may take the buffers that were put before.

@@ -13,7 +13,7 @@ use crate::udp_batch::{DatagramBatch, Received};
 
 impl Ring {
     /// Receives messages with their senders and local addresses, each into one buffer of a group, whenever some arrive. The
-    /// buffers have [`DATAGRAM_HEADER_LEN`] bytes more than the longest message. Ends as [`Ring::recv`] does.
+    /// buffers have [`DATAGRAM_HEADER_LEN`] bytes more than the longest message. Ends as [`Ring::recv_messages`] does.
     ///
     /// # Panics
     /// If there is no such group.

@@ -1,4 +1,4 @@
-//! io_uring for sockets and TUN devices: accepts, multishot receives, sends, reads, and nothing else.
+//! io_uring for sockets and TUN devices: multishot receives of messages, sends, reads, polls, and nothing else.
 //!
 //! A [`Ring`] belongs to the thread that opened it. All memory that the kernel reads or writes is owned by the ring until
 //! the kernel is done with it. Receive buffers belong to the ring. It lends them to the caller as [`Chunk`]s, which cannot be
@@ -16,7 +16,7 @@ mod requests;
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -28,12 +28,10 @@ pub use buffers::Chunk;
 use buffers::Group;
 pub use receive_memory::{DATAGRAM_HEADER_LEN, ReadBuffer};
 pub use requests::Request;
-use requests::{AT_ONCE, Gather, Operation, Places, Requests};
+use requests::{Operation, Requests};
 
 /// Attempts to cancel the requests in flight, 20 ms each, before the memory is leaked.
 const LAST_WAITS: u32 = 50;
-/// Empty lists of chunks that are kept for reuse.
-const SPARE_LISTS: usize = 256;
 
 /// Sizes of a ring. Only the queues and the lists of buffers are pinned memory: some 100 KiB.
 #[derive(Debug, Clone, Copy)]
@@ -57,14 +55,12 @@ pub struct Completion {
     pub tag: u64,
     /// The request.
     pub request: Request,
-    /// The accepted connection.
-    pub socket: Option<OwnedFd>,
     /// The return value of the corresponding system call, or its negated errno.
     pub result: i32,
     /// Whether further completions of the request follow (IORING_CQE_F_MORE).
     pub more: bool,
-    /// The received bytes, in order. For [`Ring::send_chunks`], the chunks that were passed to it.
-    pub chunks: Vec<Chunk>,
+    /// The received message.
+    pub chunk: Option<Chunk>,
     /// The buffer that was passed to [`Ring::send_buffer`].
     pub buffer: Option<Vec<u8>>,
     /// The batch that was passed to [`Ring::send_message`].
@@ -81,15 +77,9 @@ pub struct Ring {
     groups: ManuallyDrop<Vec<Group>>,
     /// Requests whose last completion has not been read, with the memory that they own.
     requests: ManuallyDrop<Requests>,
-    bundles: bool,
     no_iowait: bool,
     /// A kernel thread submits.
     polled: bool,
-    /// Empty lists, reused for the chunks of completions.
-    lists: Vec<Vec<Chunk>>,
-    /// Unused message headers of gathered sends.
-    #[expect(clippy::vec_box, reason = "they move into requests, and queue entries point to them")]
-    gathers: Vec<Box<Gather>>,
     /// Completions that `submit` read because the queues were full.
     early: Vec<Completion>,
 }
@@ -128,15 +118,12 @@ impl Ring {
         }
         let mut new = Self {
             id: new_id()?,
-            bundles: params.is_feature_recvsend_bundle(),
             // Kernel 6.15. Otherwise waiting for completions is accounted as waiting for a disk (iowait).
             no_iowait: params.is_feature_no_iowait(),
             polled: false,
             ring: ManuallyDrop::new(ring),
             groups: ManuallyDrop::new(Vec::with_capacity(usize::from(sizes.groups))),
             requests: ManuallyDrop::default(),
-            lists: Vec::new(),
-            gathers: Vec::new(),
             early: Vec::new(),
         };
         for id in 0..sizes.groups {
@@ -152,51 +139,21 @@ impl Ring {
         Ok(new)
     }
 
-    /// Whether one completion may bring several buffers (kernel 6.10).
-    pub fn bundles(&self) -> bool {
-        self.bundles
-    }
-
-    /// Requests whose last completion has not been read.
-    pub fn in_flight(&self) -> usize {
-        self.requests.len()
-    }
-
-    /// Buffers that the caller holds as chunks or that are being sent.
-    pub fn chunks_lent(&self) -> usize {
-        self.groups.iter().map(Group::lent).sum()
-    }
-
     /// Whether there are requests that were not submitted to the kernel yet. Their descriptors must stay open until
     /// [`Ring::enter`] has submitted them.
     pub fn unsubmitted(&mut self) -> bool {
         !self.ring.submission().is_empty()
     }
 
-    /// Receives whenever bytes arrive, into buffers of a group. The request ends at the end of data, at an error, or when no
-    /// buffer is left. In the last case it ends with the completion that used the last buffer, or with ENOBUFS.
+    /// Receives whenever a message arrives, into one buffer of a group; the rest of a longer message is lost. The request ends at
+    /// the end of data, at an error, or when no buffer is left. In the last case it ends with the completion that used the last
+    /// buffer, or with ENOBUFS.
     ///
     /// # Panics
     /// If there is no such group.
-    pub fn recv(&mut self, fd: RawFd, group: u16, tag: u64) -> Request {
-        self.receive(fd, group, self.bundles, tag)
-    }
-
-    /// As [`Ring::recv`], for sockets that preserve message boundaries: each completion brings one message, in one buffer.
-    /// A message longer than the buffer is truncated.
     pub fn recv_messages(&mut self, fd: RawFd, group: u16, tag: u64) -> Request {
-        self.receive(fd, group, false, tag)
-    }
-
-    fn receive(&mut self, fd: RawFd, group: u16, bundle: bool, tag: u64) -> Request {
         assert!(usize::from(group) < self.groups.len(), "group {group} of {}", self.groups.len());
-        self.submit(fd, tag, Operation::Receive { group, bundle })
-    }
-
-    /// Accepts the next client that connects. Its socket is non-blocking and close-on-exec. A multishot request would go on
-    /// accepting while its completions are not read yet, beyond any limit of the caller.
-    pub fn accept(&mut self, fd: RawFd, tag: u64) -> Request {
-        self.submit(fd, tag, Operation::Accept)
+        self.submit(fd, tag, Operation::Receive { group })
     }
 
     /// Completes whenever a descriptor becomes readable (edge-triggered).
@@ -210,48 +167,10 @@ impl Ring {
         self.submit(-1, 0, Operation::Cancel(request));
     }
 
-    /// Sends chunks without waiting: when the request is submitted, as many bytes are sent as fit into the send buffer. The
-    /// chunks come back with the completion.
-    ///
-    /// # Panics
-    /// If a chunk is of another ring.
-    pub fn send_chunks(&mut self, fd: RawFd, chunks: Vec<Chunk>, tag: u64) -> Request {
-        let gather = self.gather(&chunks);
-        let places = match gather.only() {
-            Some(piece) => {
-                self.gathers.push(gather);
-                Places::One(piece)
-            }
-            None => Places::Several(gather),
-        };
-        self.submit(fd, tag, Operation::SendChunks { chunks, places })
-    }
-
-    /// Sends chunks by sendmsg(2), which is cheaper than the ring for a single request.
-    ///
-    /// # Panics
-    /// If a chunk is of another ring.
-    pub fn send_chunks_now(&mut self, fd: RawFd, chunks: &[Chunk]) -> io::Result<usize> {
-        let gather = self.gather(chunks);
-        // SAFETY: header and pieces live across the call. It reads them and the buffers that they point to, which belong to
-        // this ring and which the caller holds as chunks.
-        let sent = unsafe { libc::sendmsg(fd, gather.header(), AT_ONCE) };
-        let result = usize::try_from(sent).map_err(|_| io::Error::last_os_error());
-        self.gathers.push(gather);
-        result
-    }
-
-    /// A message header that points to the bytes of the chunks, in order.
-    fn gather(&mut self, chunks: &[Chunk]) -> Box<Gather> {
-        let mut gather = self.gathers.pop().unwrap_or_else(Gather::new);
-        gather.fill(chunks.iter().map(|chunk| self.group(chunk).place(chunk)));
-        gather
-    }
-
-    /// Sends a buffer without its first `from` bytes. The request waits until at least one byte fits into the send buffer.
-    /// The buffer comes back with the completion.
-    pub fn send_buffer(&mut self, fd: RawFd, buffer: Vec<u8>, from: usize, tag: u64) -> Request {
-        self.submit(fd, tag, Operation::SendBuffer { buffer, from })
+    /// Sends a buffer. The request waits until at least one byte fits into the send buffer. The buffer comes back with the
+    /// completion.
+    pub fn send_buffer(&mut self, fd: RawFd, buffer: Vec<u8>, tag: u64) -> Request {
+        self.submit(fd, tag, Operation::SendBuffer { buffer })
     }
 
     /// Adds a request to the submission queue. The operation owns the memory that its entry points to.
@@ -316,28 +235,16 @@ impl Ring {
             let request = Request::of(entry.user_data());
             let more = io_uring::cqueue::more(flags);
             let Some((tag, operation)) = self.requests.get(request) else { continue };
-            let (socket, chunks, buffer, batch, read) = (None, Vec::new(), None, None, None);
-            let mut done = Completion { tag, request, socket, result, more, chunks, buffer, batch, read };
-            match (operation, io_uring::cqueue::buffer_select(flags)) {
-                (Operation::Receive { group, .. } | Operation::ReceiveDatagrams { group, .. }, Some(id)) => {
-                    done.chunks = self.lists.pop().unwrap_or_default();
-                    self.groups[usize::from(*group)].take(id, result.max(0) as u32, &mut done.chunks);
-                }
-                (Operation::Accept, _) if result >= 0 => {
-                    // SAFETY: an accept returns a new descriptor, which nothing else owns.
-                    done.socket = Some(unsafe { OwnedFd::from_raw_fd(result) });
-                }
-                _ => {}
+            let (chunk, buffer, batch, read) = (None, None, None, None);
+            let mut done = Completion { tag, request, result, more, chunk, buffer, batch, read };
+            if let (Operation::Receive { group } | Operation::ReceiveDatagrams { group, .. }, Some(id)) =
+                (operation, io_uring::cqueue::buffer_select(flags))
+            {
+                done.chunk = Some(self.groups[usize::from(*group)].take(id, result.max(0) as u32));
             }
             if !more {
                 match self.requests.remove(request) {
-                    Some(Operation::SendChunks { chunks, places }) => {
-                        done.chunks = chunks;
-                        if let Places::Several(gather) = places {
-                            self.gathers.push(gather);
-                        }
-                    }
-                    Some(Operation::SendBuffer { buffer, .. }) => done.buffer = Some(buffer),
+                    Some(Operation::SendBuffer { buffer }) => done.buffer = Some(buffer),
                     Some(Operation::SendMessage { batch, .. }) => done.batch = Some(batch),
                     Some(Operation::Read { buffer }) => done.read = Some(buffer),
                     Some(Operation::Cancel(_)) => continue,
@@ -372,13 +279,9 @@ impl Ring {
     ///
     /// # Panics
     /// If one is of another ring.
-    pub fn recycle(&mut self, mut chunks: Vec<Chunk>) {
-        for chunk in chunks.drain(..) {
-            assert_eq!(chunk.ring, self.id, "a chunk of another ring");
-            self.groups[usize::from(chunk.group)].put(chunk);
-        }
-        if chunks.capacity() > 0 && self.lists.len() < SPARE_LISTS {
-            self.lists.push(chunks);
+    pub fn recycle(&mut self, chunks: impl IntoIterator<Item = Chunk>) {
+        for chunk in chunks {
+            self.group_mut(&chunk).put(chunk);
         }
     }
 
@@ -422,7 +325,7 @@ impl Drop for Ring {
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring").field("in_flight", &self.requests.len()).field("bundles", &self.bundles).finish()
+        f.debug_struct("Ring").field("in_flight", &self.requests.len()).finish()
     }
 }
 

@@ -4,29 +4,14 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::address::Spec;
+use super::at::At;
 use super::error::ConfigErrors;
-use super::model::{AccessRule, Config, Endpoint, Protocol, Target};
+use super::model::{AccessRule, Endpoint, Protocol, Target};
 use super::rules;
 use super::setting::Setting;
-use super::table::{Global, Listener};
+use super::table::{Config, Global, Listener};
 use crate::text::quote;
 use crate::values::ValueError;
-
-/// A value, and the byte offset in the text at which it begins (0 without a text).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct At<T> {
-    /// The value.
-    pub value: T,
-    /// The byte offset.
-    pub at: usize,
-}
-
-impl<T> At<T> {
-    /// A value at a byte offset.
-    pub fn new(value: T, at: usize) -> Self {
-        Self { value, at }
-    }
-}
 
 /// A target before ranges are expanded.
 #[derive(Debug, Clone, PartialEq)]
@@ -170,7 +155,7 @@ impl Assembly<'_, '_> {
         let fits = |setting: &Setting| {
             let mut with_it = own.clone();
             setting.apply(&mut with_it);
-            setting.misfit(&all).is_none() && setting.clashes(&with_it).next().is_none()
+            setting.misfit(&all).is_none() && rules::two_sources(setting.key(), &with_it).is_none()
         };
         let kept: Vec<&At<Setting>> = defaults.iter().filter(|d| fits(&d.value)).chain(&draft.settings).collect();
         if report {
@@ -182,18 +167,16 @@ impl Assembly<'_, '_> {
     }
 
     fn contradictions(&mut self, settings: &[&At<Setting>], whole: &Listener) {
-        let mut reported: Vec<[&str; 2]> = Vec::new();
+        let mut reported = false;
         for At { value: setting, at } in settings {
             let listed = || settings.iter().any(|s| s.value.key() == "proxy-from");
-            let lacks = || rules::lacks_proxies(setting, whole).filter(|_| !listed());
+            let lacks = || rules::lacks_proxies(setting.key(), whole).filter(|_| !listed());
             if let Some(error) = setting.misfit(whole).or_else(lacks) {
                 self.errors.add(*at, error);
             }
-            for clash in setting.clashes(whole) {
-                if !reported.contains(&clash.keys) {
-                    reported.push(clash.keys);
-                    self.errors.add(*at, clash.error());
-                }
+            if let Some(error) = rules::two_sources(setting.key(), whole).filter(|_| !reported) {
+                reported = true;
+                self.errors.add(*at, error);
             }
         }
     }

@@ -9,9 +9,9 @@ pub struct ConfigError {
     pub line: u32,
     /// The column at which the wrong text begins, in characters from 1.
     pub column: u32,
-    /// What is wrong, in one line without a full stop.
+    /// The error, in one line without a full stop.
     pub what: String,
-    /// What to write instead.
+    /// A hint: the text to write instead.
     pub hint: String,
 }
 

@@ -4,20 +4,26 @@
 //! make [`Draft`]s, as the command line does, and every draft goes through the same checks ([`draft`]). A [`Config`] is valid as
 //! far as that can be known without asking the host. Nothing here reads a file.
 pub mod address;
+mod at;
+mod check;
 pub mod draft;
 mod error;
 pub mod model;
+mod read;
 mod rinetd;
 pub mod row;
 mod rules;
 pub mod setting;
+mod settings_macro;
 pub mod table;
 #[cfg(test)]
 mod tests;
 mod toml;
 pub mod value;
 
-pub use draft::{At, Draft, TargetSpec, access_list, quick};
+pub use at::At;
+pub use check::Check;
+pub use draft::{Draft, TargetSpec, access_list, quick};
 pub use error::ConfigError;
 pub use model::*;
 pub use setting::Setting;

@@ -1,18 +1,7 @@
-//! The validated configuration. Every value is in range and every default is filled in, so that no other code checks them.
+//! The types of validated values. Every value is in range, so that no other code checks them.
 use std::net::SocketAddr;
 
 use ipnet::IpNet;
-
-use super::table::{Global, Listener};
-
-/// A whole configuration.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Config {
-    /// The settings of the process.
-    pub global: Global,
-    /// The listeners, at least one.
-    pub listeners: Vec<Listener>,
-}
 
 /// Where the log lines of closed connections go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +63,6 @@ pub enum EngineChoice {
     Copy,
     /// splice through a pipe.
     Splice,
-    /// io_uring.
-    Uring,
-    /// Redirection in the kernel.
-    Sockmap,
 }
 
 /// A rule of an access list.

@@ -8,8 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::model::{AccessRule, Balance, EngineChoice, LogTo, ProxyVersion};
-use super::table::Check;
-use super::toml::{Entry, Reader};
+use super::read::{Entry, Reader};
 use super::value::{BALANCES, ENGINES, PROXY_VERSIONS, name_of};
 use crate::networks::networks;
 use crate::text::{quote, suggest};
@@ -21,7 +20,7 @@ pub struct Row<S: 'static> {
     pub key: &'static str,
     /// A value in TOML, for the reference and hints.
     pub example: &'static str,
-    /// What it does, in lower case and without a full stop, for the reference and `--help`.
+    /// Its effect, in lower case and without a full stop, for the reference and `--help`.
     pub help: &'static str,
     /// The field that it sets.
     pub field: &'static dyn Field<S>,
@@ -54,8 +53,6 @@ pub struct More<S: 'static> {
     pub is_off: fn(&S) -> bool,
     /// Whether the value needs the address of the client.
     pub by_client: fn(&S) -> bool,
-    /// The error of a value that does not fit the rest of the listener.
-    pub refuse: fn(&S) -> Option<ValueError>,
 }
 
 impl<S> More<S> {
@@ -73,7 +70,6 @@ impl<S> More<S> {
             udp_only: None,
             is_off: |_| false,
             by_client: |_| false,
-            refuse: |_| None,
         }
     }
 }
@@ -349,7 +345,6 @@ show! {
         LogTo::Stdout => Shown::Text("stdout".to_owned()),
         LogTo::File(path) => Shown::Text(path.clone()),
     };
-    Check: |v| Shown::Table(Check::ROWS.iter().map(|row| (row.json_key(), row.field.shown(v))).collect());
 }
 
 impl<T: Show> Show for Option<T> {

@@ -1,51 +1,23 @@
 //! Which settings cannot be used together, and which do not fit a listener.
-use super::model::{Endpoint, EngineChoice, Protocol};
-use super::setting::Setting;
+use super::model::{Endpoint, Protocol};
 use super::table::Listener;
 use crate::values::ValueError;
 
-/// The hint for timeouts of TCP connections in a UDP listener.
-pub const NO_CONNECTIONS: &str = "leave it out: UDP has no connections; timeouts.idle ends a session";
-/// The hint for settings of PROXY headers in a UDP listener.
-pub const NO_PROXY_HEADERS: &str = "leave it out: PROXY headers are for TCP only";
-/// The hint for options of TCP sockets in a UDP listener.
-pub const TCP_OPTION: &str = "leave it out: it is a TCP option";
-
-/// Two settings whose values can conflict.
-#[derive(Debug)]
-pub struct Clash {
-    /// Their keys.
-    pub keys: [&'static str; 2],
-    /// Whether their values conflict.
-    pub holds: fn(&Listener) -> bool,
-    hint: &'static str,
+/// The error for `source` together with `transparent`, which is the same at either setting.
+pub fn two_sources(key: &str, listener: &Listener) -> Option<ValueError> {
+    let either = ["source", "transparent"].contains(&key);
+    (either && listener.transparent && listener.source.is_some()).then(|| {
+        ValueError::new(
+            "`source` and `transparent` cannot be used together",
+            "leave one out: transparent connects from the client's address, source from a fixed one",
+        )
+    })
 }
-
-impl Clash {
-    /// The error, which is the same at either setting.
-    pub fn error(&self) -> ValueError {
-        ValueError::new(format!("`{}` and `{}` cannot be used together", self.keys[0], self.keys[1]), self.hint)
-    }
-}
-
-/// All conflicts.
-pub static CLASHES: [Clash; 2] = [
-    Clash {
-        keys: ["source", "transparent"],
-        holds: |l| l.transparent && l.source.is_some(),
-        hint: "leave one out: transparent connects from the client's address, source from a fixed one",
-    },
-    Clash {
-        keys: ["engine", "limits.bandwidth"],
-        holds: |l| l.engine == EngineChoice::Sockmap && l.limits.bandwidth.is_some(),
-        hint: "choose another engine: what the kernel redirects cannot be slowed down",
-    },
-];
 
 /// The error for `proxy-in` without `proxy-from`. It is an error in `[defaults]` too: without it the listener would serve
 /// clients without PROXY headers. A list that could not be read has been reported already.
-pub fn lacks_proxies(setting: &Setting, listener: &Listener) -> Option<ValueError> {
-    let takes = setting.key() == "proxy-in" && listener.proxy_in && listener.protocol == Protocol::Tcp;
+pub fn lacks_proxies(key: &str, listener: &Listener) -> Option<ValueError> {
+    let takes = key == "proxy-in" && listener.proxy_in && listener.protocol == Protocol::Tcp;
     let has_address = !matches!(listener.listen, Endpoint::Unix(_));
     (takes && has_address && listener.proxy_from.is_empty()).then(|| {
         ValueError::new(
@@ -55,8 +27,18 @@ pub fn lacks_proxies(setting: &Setting, listener: &Listener) -> Option<ValueErro
     })
 }
 
+/// The error of a value that does not fit the rest of the listener.
+pub fn misfit(key: &str, listener: &Listener) -> Option<ValueError> {
+    match key {
+        "proxy-from" => proxy_from(listener),
+        "transparent" => transparent(listener),
+        "source" => source(listener),
+        _ => None,
+    }
+}
+
 /// The error for `proxy-from` without `proxy-in`, or where clients have no address.
-pub fn proxy_from(listener: &Listener) -> Option<ValueError> {
+fn proxy_from(listener: &Listener) -> Option<ValueError> {
     if !listener.proxy_in {
         let hint = "set proxy-in if clients come through proxies that send PROXY headers, or leave it out";
         return Some(ValueError::new("`proxy-from` cannot be used without `proxy-in`", hint));
@@ -70,13 +52,13 @@ pub fn proxy_from(listener: &Listener) -> Option<ValueError> {
 }
 
 /// The error for `transparent` with a Unix target.
-pub fn transparent(listener: &Listener) -> Option<ValueError> {
+fn transparent(listener: &Listener) -> Option<ValueError> {
     let unix = listener.targets.iter().any(|t| matches!(t.endpoint, Endpoint::Unix(_)));
     unix.then(|| unix_target("transparent"))
 }
 
 /// The error for `source` with Unix targets only, or with targets of the other family only.
-pub fn source(listener: &Listener) -> Option<ValueError> {
+fn source(listener: &Listener) -> Option<ValueError> {
     let source = listener.source?;
     if !listener.targets.is_empty() && listener.targets.iter().all(|t| matches!(t.endpoint, Endpoint::Unix(_))) {
         return Some(unix_target("source"));

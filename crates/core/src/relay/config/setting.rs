@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::model::{Endpoint, Protocol};
 use super::row::{Row, Set};
-use super::rules::{CLASHES, Clash};
+use super::rules;
 use super::table::Listener;
 use crate::values::ValueError;
 
@@ -57,16 +57,11 @@ impl Setting {
         }
         // With PROXY headers clients of a Unix socket have addresses.
         let nameless = matches!(listener.listen, Endpoint::Unix(_)) && !listener.proxy_in;
-        (more.refuse)(listener).or_else(|| {
+        rules::misfit(self.key(), listener).or_else(|| {
             (nameless && (more.by_client)(listener)).then(|| {
                 let what = format!("`{}` cannot be used with a Unix listener: its clients have no address", self.key());
                 ValueError::new(what, "leave it out, or set proxy-in if the clients send PROXY headers")
             })
         })
-    }
-
-    /// The conflicts of its value in a listener with other settings.
-    pub fn clashes(&self, listener: &Listener) -> impl Iterator<Item = &'static Clash> {
-        CLASHES.iter().filter(move |clash| clash.keys.contains(&self.key()) && (clash.holds)(listener))
     }
 }

@@ -8,60 +8,28 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::address;
+use super::check::{self, Check};
 use super::model::{AccessRule, Balance, Endpoint, EngineChoice, LogTo, Protocol, ProxyVersion, Target};
 use super::row::{More, Read, Row, Section, Typed, flag, flag_default};
-use super::toml::check;
+use super::settings_macro::{place, settings};
 use super::value::{self, BALANCES, ENGINES, PROXY_VERSIONS, name_of};
-use super::{address, rules};
 use crate::values::{bandwidth, bytes_text, count, duration, duration_or_off, duration_text, positive_duration, rate};
 
-/// The path of a field: `place!(subject [limits] rate)` is `subject.limits.rate`.
-macro_rules! place {
-    ($subject:ident [] $field:ident) => {
-        $subject.$field
-    };
-    ($subject:ident [$group:ident] $field:ident) => {
-        $subject.$group.$field
-    };
-}
+/// The hint for timeouts of TCP connections in a UDP listener.
+const NO_CONNECTIONS: &str = "leave it out: UDP has no connections; timeouts.idle ends a session";
+/// The hint for settings of PROXY headers in a UDP listener.
+const NO_PROXY_HEADERS: &str = "leave it out: PROXY headers are for TCP only";
+/// The hint for options of TCP sockets in a UDP listener.
+const TCP_OPTION: &str = "leave it out: it is a TCP option";
 
-/// A struct of the model and the rows of its settings.
-macro_rules! settings {
-    (
-        $(#[$meta:meta])*
-        $Struct:ident ($($argument:ident: $Argument:ty),*) {
-            $( $(#[$doc:meta])* $fixed:ident: $Fixed:ty = $init:expr, )*
-        }
-        $ROWS:ident of $Subject:ident $group:tt, $section:ident {
-            $( $(#[$note:meta])* $key:literal $field:ident: $T:ty = $default:expr, $example:literal, $help:literal, $read:expr
-                $(, $more:ident: $value:expr)*; )*
-        }
-    ) => {
-        $(#[$meta])*
-        pub struct $Struct {
-            $( $(#[$doc])* pub $fixed: $Fixed, )*
-            $( #[doc = $help] $(#[$note])* pub $field: $T, )*
-        }
-
-        impl $Struct {
-            /// Every setting at its default.
-            pub fn new($($argument: $Argument),*) -> Self {
-                Self { $($fixed: $init,)* $($field: $default,)* }
-            }
-        }
-
-        static $ROWS: &[Row<$Subject>] = &[$(Row {
-            key: $key,
-            example: $example,
-            help: $help,
-            field: &Typed::<$Subject, $T> {
-                read: $read,
-                get: |subject| &place!(subject $group $field),
-                get_mut: |subject| &mut place!(subject $group $field),
-            },
-            more: More { $($more: $value,)* ..More::of(Section::$section) },
-        }),*];
-    };
+/// A whole configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The settings of the process.
+    pub global: Global,
+    /// The listeners, at least one.
+    pub listeners: Vec<Listener>,
 }
 
 settings! {
@@ -154,7 +122,7 @@ settings! {
             describe: Some(|l, _| l.responses.map(|n| format!("{n} {} for each datagram", if n == 1 { "answer" } else { "answers" })));
         "proxy-in" proxy_in: bool = false, "true", "clients must send a PROXY header (v1 or v2) first; needs proxy-from",
             Read::Flag(|on| on), default: "false", flag: flag("proxy-in", ""), section: Section::Addresses,
-            tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| !l.proxy_in,
+            tcp_only: Some(NO_PROXY_HEADERS), is_off: |l| !l.proxy_in,
             describe: Some(|l, _| l.proxy_in.then(|| {
                 let from: Vec<String> = l.proxy_from.iter().map(|network| format!(" {network}")).collect();
                 format!("PROXY header in{}{}", if from.is_empty() { "" } else { " from" }, from.join(","))
@@ -162,19 +130,19 @@ settings! {
         "proxy-from" proxy_from: Vec<IpNet> = Vec::new(), "[\"10.0.0.5\", \"10.1.0.0/16\"]",
             "accept PROXY headers from these addresses or networks, and refuse others; \"all\" for every address",
             Read::Networks(|networks| networks), default: "none", flag: flag("proxy-from", "NETWORK"), section: Section::Addresses,
-            tcp_only: Some(rules::NO_PROXY_HEADERS), refuse: rules::proxy_from, describe: Some(|_, _| None);
+            tcp_only: Some(NO_PROXY_HEADERS), describe: Some(|_, _| None);
         "proxy-out" proxy_out: Option<ProxyVersion> = None, "\"v2\"",
             "the PROXY header that connections to targets begin with", Read::Names(&PROXY_VERSIONS),
             default: "\"off\"", flag: flag("proxy-out", "VERSION"), section: Section::Addresses,
-            tcp_only: Some(rules::NO_PROXY_HEADERS), is_off: |l| l.proxy_out.is_none(),
+            tcp_only: Some(NO_PROXY_HEADERS), is_off: |l| l.proxy_out.is_none(),
             describe: Some(|l, _| l.proxy_out.map(|v| format!("PROXY header out {}", name_of(&PROXY_VERSIONS, &Some(v)))));
         "transparent" transparent: bool = false, "false",
             "connect to targets from the client's address (needs CAP_NET_ADMIN and routes)", Read::Flag(|on| on),
             flag: flag("transparent", ""), section: Section::Addresses, is_off: |l| !l.transparent, by_client: |_| true,
-            refuse: rules::transparent, describe: Some(|l, _| l.transparent.then(|| "from the client's address".to_owned()));
+            describe: Some(|l, _| l.transparent.then(|| "from the client's address".to_owned()));
         "source" source: Option<IpAddr> = None, "\"192.0.2.1\"", "connect to targets from this address of the host",
             Read::Text(|t| value::source(t).map(Some)), default: "the kernel's choice", flag: flag("source", "ADDRESS"),
-            section: Section::Addresses, refuse: rules::source,
+            section: Section::Addresses,
             describe: Some(|l, _| l.source.map(|source| format!("from {source}")));
         "access" access: Vec<AccessRule> = Vec::new(), "[\"allow 10.0.0.0/8\", \"allow 2001:db8::/32\", \"deny all\"]",
             "who may connect: the first rule that matches decides", Read::Elsewhere, default: "everyone", section: Section::Access,
@@ -219,7 +187,7 @@ settings! {
     Timeouts (protocol: Protocol) {}
     TIMEOUTS of Listener [timeouts], Timeouts {
         "timeouts.connect" connect: Duration = Duration::from_secs(5), "\"5s\"", "how long the connection to a target may take",
-            Read::Text(positive_duration), unit: "_s", flag: flag_default("connect-timeout", "TIME", "5s"), tcp_only: Some(rules::NO_CONNECTIONS),
+            Read::Text(positive_duration), unit: "_s", flag: flag_default("connect-timeout", "TIME", "5s"), tcp_only: Some(NO_CONNECTIONS),
             describe: Some(|l, defaults| timeout("connect", l.timeouts.connect, defaults.timeouts.connect));
         /// Zero is no timeout.
         "timeouts.idle" idle: Duration = Duration::from_secs(if protocol == Protocol::Udp { 60 } else { 3600 }), "\"1h\"",
@@ -229,10 +197,10 @@ settings! {
             describe: Some(|l, defaults| timeout("idle", l.timeouts.idle, defaults.timeouts.idle));
         "timeouts.linger" linger: Duration = Duration::from_secs(60), "\"60s\"",
             "time without progress after one direction has ended, or before a reset", Read::Text(positive_duration),
-            unit: "_s", tcp_only: Some(rules::NO_CONNECTIONS),
+            unit: "_s", tcp_only: Some(NO_CONNECTIONS),
             describe: Some(|l, defaults| timeout("linger", l.timeouts.linger, defaults.timeouts.linger));
         "timeouts.header" header: Duration = Duration::from_secs(3), "\"3s\"", "how long the client's PROXY header may take",
-            Read::Text(positive_duration), unit: "_s", tcp_only: Some(rules::NO_PROXY_HEADERS),
+            Read::Text(positive_duration), unit: "_s", tcp_only: Some(NO_PROXY_HEADERS),
             describe: Some(|l, defaults| timeout("header", l.timeouts.header, defaults.timeouts.header));
     }
 }
@@ -242,19 +210,19 @@ settings! {
     #[derive(Debug, Clone, Copy, PartialEq)]
     SocketOptions () {}
     SOCKETS of Listener [sockets], Sockets {
-        "sockets.nodelay" nodelay: bool = true, "true", "TCP_NODELAY", Read::Flag(|on| on), tcp_only: Some(rules::TCP_OPTION),
+        "sockets.nodelay" nodelay: bool = true, "true", "TCP_NODELAY", Read::Flag(|on| on), tcp_only: Some(TCP_OPTION),
             describe: Some(|l, _| (!l.sockets.nodelay).then(|| "without TCP_NODELAY".to_owned()));
         "sockets.keepalive" keepalive: Option<Duration> = Some(Duration::from_secs(60)), "\"60s\"", "idle time before the first probe, or \"off\"",
-            Read::TextOrFalse(value::keepalive), unit: "_s", tcp_only: Some(rules::TCP_OPTION), is_off: |l| l.sockets.keepalive.is_none(),
+            Read::TextOrFalse(value::keepalive), unit: "_s", tcp_only: Some(TCP_OPTION), is_off: |l| l.sockets.keepalive.is_none(),
             describe: Some(|l, defaults| (l.sockets.keepalive != defaults.sockets.keepalive).then(|| {
                 l.sockets.keepalive.map_or("no keepalive".to_owned(), |t| format!("keepalive after {}", duration_text(t)))
             }));
         "sockets.keepalive-interval" keepalive_interval: Duration = Duration::from_secs(15), "\"15s\"", "time between further probes",
-            Read::Text(value::keepalive_interval), unit: "_s", tcp_only: Some(rules::TCP_OPTION),
+            Read::Text(value::keepalive_interval), unit: "_s", tcp_only: Some(TCP_OPTION),
             describe: Some(|l, defaults| (l.sockets.keepalive_interval != defaults.sockets.keepalive_interval)
                 .then(|| format!("probes every {}", duration_text(l.sockets.keepalive_interval))));
         "sockets.keepalive-count" keepalive_count: u32 = 4, "4", "unanswered probes after which a peer is lost",
-            Read::Text(value::keepalive_count), tcp_only: Some(rules::TCP_OPTION),
+            Read::Text(value::keepalive_count), tcp_only: Some(TCP_OPTION),
             describe: Some(|l, defaults| (l.sockets.keepalive_count != defaults.sockets.keepalive_count)
                 .then(|| format!("lost after {} probes", l.sockets.keepalive_count)));
         "sockets.receive-buffer" receive_buffer: Option<u32> = None, "\"4MiB\"", "SO_RCVBUF",
@@ -265,16 +233,16 @@ settings! {
             describe: Some(|l, _| l.sockets.send_buffer.map(|n| format!("SO_SNDBUF {}", bytes_text(n.into()))));
         "sockets.user-timeout" user_timeout: Option<Duration> = None, "\"off\"",
             "TCP_USER_TIMEOUT: how long sent data may go unacknowledged", Read::TextOrFalse(value::user_timeout), unit: "_s",
-            tcp_only: Some(rules::TCP_OPTION), is_off: |l| l.sockets.user_timeout.is_none(),
+            tcp_only: Some(TCP_OPTION), is_off: |l| l.sockets.user_timeout.is_none(),
             describe: Some(|l, _| l.sockets.user_timeout.map(|t| format!("TCP_USER_TIMEOUT {}", duration_text(t))));
         "sockets.mptcp" mptcp: bool = false, "false", "listen and connect with MPTCP", Read::Flag(|on| on),
-            tcp_only: Some(rules::TCP_OPTION), is_off: |l| !l.sockets.mptcp,
+            tcp_only: Some(TCP_OPTION), is_off: |l| !l.sockets.mptcp,
             describe: Some(|l, _| l.sockets.mptcp.then(|| "MPTCP".to_owned()));
         "sockets.fast-open" fast_open: bool = false, "false", "TCP_FASTOPEN for clients and to targets", Read::Flag(|on| on),
-            tcp_only: Some(rules::TCP_OPTION), is_off: |l| !l.sockets.fast_open,
+            tcp_only: Some(TCP_OPTION), is_off: |l| !l.sockets.fast_open,
             describe: Some(|l, _| l.sockets.fast_open.then(|| "TCP Fast Open".to_owned()));
         "sockets.backlog" backlog: u32 = 4096, "4096", "length of the accept queue", Read::Text(value::backlog),
-            tcp_only: Some(rules::TCP_OPTION),
+            tcp_only: Some(TCP_OPTION),
             describe: Some(|l, defaults| (l.sockets.backlog != defaults.sockets.backlog).then(|| format!("backlog {}", l.sockets.backlog)));
     }
 }
@@ -302,26 +270,9 @@ settings! {
     }
 }
 
-settings! {
-    /// Connections to a target that check it at intervals.
-    #[derive(Debug, Clone, Copy, PartialEq)]
-    Check () {}
-    CHECK of Check [], Health {
-        "health.check.interval" interval: Duration = Duration::from_secs(5), "\"5s\"", "between two attempts", Read::Text(value::interval), unit: "_s";
-        "health.check.timeout" timeout: Duration = Duration::from_secs(2), "\"2s\"", "for one attempt", Read::Text(positive_duration), unit: "_s";
-        "health.check.rise" rise: u32 = 2, "2", "successes in a row after which the target is used again", Read::Text(count);
-        "health.check.fall" fall: u32 = 3, "3", "failures in a row after which it is not", Read::Text(count);
-    }
-}
-
 impl Global {
     /// The settings in the order of the reference.
     pub const ROWS: &'static [Row<Self>] = GLOBAL;
-}
-
-impl Check {
-    /// The settings in the order of the reference.
-    pub const ROWS: &'static [Row<Self>] = CHECK;
 }
 
 impl Listener {
@@ -344,12 +295,6 @@ impl Default for Limits {
 }
 
 impl Default for Health {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Default for Check {
     fn default() -> Self {
         Self::new()
     }

@@ -1,4 +1,4 @@
-//! What the two languages mean, their errors and positions, and that no text makes a parser panic.
+//! The meaning of the two languages, their errors and positions; and that no text makes a parser panic.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -240,10 +240,6 @@ fn with(line: &str) -> String {
 #[test]
 fn settings_that_conflict_are_errors() {
     let tcp = [
-        (
-            "engine = \"sockmap\"\nlimits = { bandwidth = \"1MB/s\" }",
-            "4:1 `engine` and `limits.bandwidth` cannot be used together",
-        ),
         ("transparent = true\nsource = \"10.0.0.1\"", "4:1 `source` and `transparent` cannot be used together"),
         ("source = \"::1\"", "4:1 `source` is an IPv6 address, but all targets are IPv4"),
         ("metrics = \"127.0.0.1:1\"", "4:1 unknown key `metrics`"),

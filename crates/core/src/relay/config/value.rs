@@ -133,13 +133,8 @@ pub fn fails(text: &str) -> Result<u32, ValueError> {
 }
 
 /// The names of the engines.
-pub static ENGINES: [(&str, EngineChoice); 5] = [
-    ("auto", EngineChoice::Auto),
-    ("copy", EngineChoice::Copy),
-    ("splice", EngineChoice::Splice),
-    ("uring", EngineChoice::Uring),
-    ("sockmap", EngineChoice::Sockmap),
-];
+pub static ENGINES: [(&str, EngineChoice); 3] =
+    [("auto", EngineChoice::Auto), ("copy", EngineChoice::Copy), ("splice", EngineChoice::Splice)];
 
 /// The names of the balancing methods.
 pub static BALANCES: [(&str, Balance); 3] = [

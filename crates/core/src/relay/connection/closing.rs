@@ -96,7 +96,7 @@ impl CloseReason {
     ];
 }
 
-/// What ended a socket.
+/// The cause of a socket's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The peer sent a reset.
@@ -116,7 +116,7 @@ pub enum Ended {
     SinkFailed(Failure),
 }
 
-/// What to do with the sockets when a direction has ended.
+/// The action on the sockets when a direction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Nothing yet.

@@ -27,7 +27,7 @@ pub fn interleave<T>(addresses: &mut Vec<T>, is_v6: impl Fn(&T) -> bool) {
     }
 }
 
-/// What the caller does now.
+/// The next step of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Begin to connect to this address, then ask again.

@@ -52,8 +52,6 @@ pub enum Held {
     Nothing,
     /// Bytes that the sink did not accept.
     Bytes,
-    /// Unknown: the engine moves the bytes without turns (io_uring, sockmap), and holds what it needs for that.
-    Armed,
 }
 
 /// The state of a socket that epoll reported.
@@ -80,13 +78,11 @@ pub enum Turn {
     Again,
     /// The direction has used up its bandwidth until this time.
     OutOfBandwidth(Ns),
-    /// The source has ended and the engine still moves its last bytes to the sink; no event reports when it is done.
-    Leaving,
     /// The direction has ended.
     Ended(Ended),
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Part of the PROXY header was read, and no more of it has arrived.
@@ -105,13 +101,8 @@ pub enum Event {
     AttemptFailed(usize),
     /// The attempt at this address has failed for want of a local port, address or memory, which is not the target's fault.
     AttemptImpossible(usize),
-    /// An attempt has connected.
-    Connected {
-        /// Whether bytes are held that the target gets before anything else, such as a PROXY header.
-        held: Held,
-        /// The engine moves bytes without turns, so it gets its directions before there are any.
-        arm: bool,
-    },
+    /// An attempt has connected. Bytes may be held that the target gets before anything else, such as a PROXY header.
+    Connected(Held),
     /// epoll has reported a socket.
     Socket(Peer, SocketState),
     /// Bytes were delivered.
@@ -130,7 +121,7 @@ pub enum Event {
     Failed(CloseReason),
 }
 
-/// What the worker does next.
+/// An action that the worker performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Read what has arrived of the PROXY header.
@@ -219,7 +210,6 @@ struct Readiness {
 impl Readiness {
     fn runnable(&self) -> bool {
         match self.held {
-            Held::Armed => self.source_ready,
             Held::Bytes => !self.sink_full,
             Held::Nothing => self.source_ready && !self.sink_full,
         }
@@ -438,10 +428,7 @@ impl Connection {
                 connecting.attempts.failed(address);
                 self.ask(Pending::CONNECT);
             }
-            Event::Connected { held, arm } => {
-                for direction in Direction::ALL {
-                    self.directions[direction].source_ready |= arm;
-                }
+            Event::Connected(held) => {
                 self.directions[Direction::ClientToTarget].held = held;
                 self.stage = Stage::Transferring;
                 self.progress_at = now;
@@ -502,10 +489,6 @@ impl Connection {
         if writable || failed {
             self.directions[receives].sink_full = false;
         }
-        if failed && self.directions[receives].held == Held::Armed {
-            // The engine writes to this socket without turns; it returns the error in another turn.
-            self.directions[receives].source_ready = true;
-        }
         match self.stage {
             // The client has reset the connection: no target is needed.
             Stage::Header | Stage::Connecting(_) if failed && peer == Peer::Client => {
@@ -520,7 +503,7 @@ impl Connection {
         }
     }
 
-    /// A peer that has sent its end of data may still reset the connection. Nobody reads its socket any more, and nothing may be
+    /// A peer that has sent its end of data may still reset the connection. No direction reads its socket any more, and nothing may be
     /// sent to it for long, so that the other peer would not learn of it.
     fn check_half_closed(&mut self) {
         let failed =
@@ -543,7 +526,6 @@ impl Connection {
     }
 
     fn turn_over(&mut self, direction: Direction, held: Held, turn: Turn, now: Ns) {
-        let progress_at = self.progress_at;
         let readiness = &mut self.directions[direction];
         readiness.held = held;
         match turn {
@@ -557,11 +539,6 @@ impl Connection {
             }
             Turn::OutOfBandwidth(until) => {
                 readiness.paused_until = until;
-                self.ask(Pending::ARM_TIMER);
-            }
-            Turn::Leaving => {
-                readiness.source_ready = held != Held::Armed;
-                readiness.paused_until = timers::leaving(now, progress_at);
                 self.ask(Pending::ARM_TIMER);
             }
             Turn::Ended(how) => self.direction_ended(direction, how, now),

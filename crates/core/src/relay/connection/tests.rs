@@ -237,7 +237,7 @@ impl<'a> World<'a> {
         self.attempts.clear();
         let held = u32::from(self.tape.choose(2));
         self.directions[Direction::ClientToTarget].held = held;
-        Event::Connected { held: if held > 0 { Held::Bytes } else { Held::Nothing }, arm: false }
+        Event::Connected(if held > 0 { Held::Bytes } else { Held::Nothing })
     }
 
     /// An engine's turn with a direction.
@@ -262,7 +262,7 @@ impl<'a> World<'a> {
                 _ => match self.tape.choose(3) {
                     0 => Turn::SourceEmpty,
                     1 => Turn::OutOfBandwidth(self.now + 7 * MS),
-                    _ => Turn::Leaving,
+                    _ => Turn::Again,
                 },
             }
         };
@@ -448,8 +448,7 @@ proptest! {
 /// A connection in [`Stage::Transferring`], and the actions that it has asked for since it connected.
 fn connected(rules: &Rules<'_>, held: Held) -> (Connection, Vec<Action>) {
     let mut connection = Connection::new(0, false);
-    let mut answers =
-        [Event::TargetsOrdered(1), Event::AddressesKnown(1), Event::Connected { held, arm: false }].into_iter();
+    let mut answers = [Event::TargetsOrdered(1), Event::AddressesKnown(1), Event::Connected(held)].into_iter();
     let mut asked = Vec::new();
     while let Some(action) = connection.poll(0, rules) {
         match answers.next() {
@@ -504,17 +503,6 @@ fn an_idle_connection_is_probed_once_and_closed_in_time() {
     connection.handle(Event::Timer, 606_000 * MS, &rules);
     let close = Close { reason: CloseReason::IdleTimeout, reset: None, reset_attempts: false, release_source: true };
     assert_eq!(connection.poll(606_000 * MS, &rules), Some(Action::Close(close)));
-}
-
-#[test]
-fn an_armed_direction_gets_a_turn_when_its_sink_fails() {
-    let rules = Rules { timeouts: &TIMEOUTS, keepalive: None, drain_until: None };
-    let mut connection = transferring(&rules);
-    let direction = Direction::ClientToTarget;
-    connection.handle(Event::Turn(direction, Held::Armed, Turn::SourceEmpty), 0, &rules);
-    let failed = SocketState { failed: true, ..SocketState::default() };
-    connection.handle(Event::Socket(Peer::Target, failed), 0, &rules);
-    assert_eq!(connection.poll(0, &rules), Some(Action::Run(direction)));
 }
 
 /// The actions that follow.

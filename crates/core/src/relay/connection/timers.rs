@@ -10,21 +10,13 @@ use crate::relay::{Ns, ns};
 
 /// The age at which keepalive is set up at the latest.
 const KEEPALIVE_LATEST: Ns = 5_000_000_000;
-/// The shortest and longest time between two checks whether an engine has moved the last bytes to the sink.
-const LEAVING_MIN: Ns = 200_000;
-const LEAVING_MAX: Ns = 100_000_000;
 /// The shortest and longest time between two checks whether a peer has acknowledged its data before it is reset.
 const RESET_MIN: Ns = 1_000_000;
 const RESET_MAX: Ns = 100_000_000;
 
-/// When to check again something that began at `since`: after a quarter of the time that it has taken, within the bounds.
-fn next_check(now: Ns, since: Ns, min: Ns, max: Ns) -> Ns {
-    now + (now.saturating_sub(since) / 4).clamp(min, max)
-}
-
-/// When to check again whether the engine has moved the last bytes to the sink.
-pub(super) fn leaving(now: Ns, progress_at: Ns) -> Ns {
-    next_check(now, progress_at, LEAVING_MIN, LEAVING_MAX)
+/// When to check again whether a reset can be sent that has waited since `since`: after a quarter of the time that it has taken.
+fn next_check(now: Ns, since: Ns) -> Ns {
+    now + (now.saturating_sub(since) / 4).clamp(RESET_MIN, RESET_MAX)
 }
 
 impl Connection {
@@ -51,7 +43,7 @@ impl Connection {
     pub(super) fn next_timer(&self, now: Ns, rules: &Rules<'_>) -> Option<Ns> {
         let own = match self.stage {
             Stage::Connecting(connecting) => Some(connecting.due_at),
-            Stage::Resetting(..) => Some(next_check(now, self.progress_at, RESET_MIN, RESET_MAX)),
+            Stage::Resetting(..) => Some(next_check(now, self.progress_at)),
             Stage::Transferring => self.directions.iter().map(|d| d.paused_until).filter(|&at| at > 0).min(),
             Stage::Header => None,
             Stage::Closed(_) => return None,

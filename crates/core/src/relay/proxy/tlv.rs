@@ -12,37 +12,10 @@ pub(super) const UNIQUE_ID_MAX_BYTES: usize = 128;
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// The application protocol, as in ALPN (RFC 7301).
-    pub const ALPN: Self = Self(0x01);
-    /// The host name the client asked for (SNI), in UTF-8.
-    pub const AUTHORITY: Self = Self(0x02);
     /// The checksum of the header, which the encoder computes.
     pub const CRC32C: Self = Self(0x03);
-    /// Padding.
-    pub const NOOP: Self = Self(0x04);
     /// An id of the connection, at most 128 bytes.
     pub const UNIQUE_ID: Self = Self(0x05);
-    /// The client's TLS; see [`Ssl`].
-    pub const SSL: Self = Self(0x20);
-    /// The name of the network namespace.
-    pub const NETNS: Self = Self(0x30);
-}
-
-/// The type of a TLV inside [`Kind::SSL`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SslKind(pub u8);
-
-impl SslKind {
-    /// The version of TLS as text.
-    pub const VERSION: Self = Self(0x21);
-    /// The common name of the client's certificate, in UTF-8.
-    pub const CN: Self = Self(0x22);
-    /// The cipher's name.
-    pub const CIPHER: Self = Self(0x23);
-    /// The algorithm that signed the certificate.
-    pub const SIG_ALG: Self = Self(0x24);
-    /// The algorithm of the certificate's key.
-    pub const KEY_ALG: Self = Self(0x25);
 }
 
 /// One TLV.
@@ -89,11 +62,6 @@ impl Tlvs {
         self.iter().find(|tlv| tlv.kind == kind).map(|tlv| tlv.value)
     }
 
-    /// The client's TLS, if it is given and well formed.
-    pub fn ssl(&self) -> Option<Ssl<'_>> {
-        Ssl::read(self.get(Kind::SSL)?)
-    }
-
     /// Appends a TLV.
     pub fn push(&mut self, kind: Kind, value: &[u8]) -> Result<(), TlvRefused> {
         let refused = TlvRefused { kind: kind.0, bytes: value.len() };
@@ -115,29 +83,6 @@ impl Tlvs {
     /// Appends a TLV that was read, with its type and length.
     pub(super) fn append(&mut self, whole: &[u8]) {
         self.0.extend_from_slice(whole);
-    }
-}
-
-/// The client's TLS (section 2.2.6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ssl<'a> {
-    /// Bits: 1 the client used TLS; 2 it sent a certificate on this connection; 4 it sent one earlier in this TLS session.
-    pub client: u8,
-    /// Zero if it sent a certificate that was verified.
-    pub verify: u32,
-    parts: &'a [u8],
-}
-
-impl<'a> Ssl<'a> {
-    /// Reads the value of a [`Kind::SSL`]; None if it is too short or its parts are not well formed.
-    pub fn read(value: &'a [u8]) -> Option<Self> {
-        let (&[client, a, b, c, d], parts) = value.split_first_chunk::<5>()?;
-        well_formed(parts).then_some(Self { client, verify: u32::from_be_bytes([a, b, c, d]), parts })
-    }
-
-    /// The value of the first part of a type.
-    pub fn get(&self, kind: SslKind) -> Option<&'a [u8]> {
-        list(self.parts).find(|part| part.kind.0 == kind.0).map(|part| part.value)
     }
 }
 

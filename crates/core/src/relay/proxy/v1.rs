@@ -2,7 +2,9 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{Addresses, Command, Header, Malformed, Parsed, ProxyVersion, Tlvs, Transport, agrees};
+use super::header::{Addresses, Command, Header, Malformed, Parsed, Transport, agrees};
+use super::tlv::Tlvs;
+use crate::relay::config::ProxyVersion;
 
 /// The length of the longest line with its CRLF.
 pub const MAX_BYTES: usize = 107;

@@ -3,8 +3,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crc::{CRC_32_ISCSI, Crc};
 
-use super::tlv::{self, Kind};
-use super::{Addresses, Command, Header, Malformed, Parsed, ProxyVersion, Tlvs, Transport, UnixPaths, agrees, v1};
+use super::header::{Addresses, Command, Header, Malformed, Parsed, Transport, UnixPaths, agrees};
+use super::tlv::{self, Kind, Tlvs};
+use super::v1;
+use crate::relay::config::ProxyVersion;
 
 /// The longest header that is accepted, in bytes. The protocol allows 65,551, but the sender of a header is not yet trusted,
 /// and the TLVs that senders add (host names, names of certificates, ids) take some hundred bytes.

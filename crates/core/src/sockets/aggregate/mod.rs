@@ -143,11 +143,11 @@ pub struct Snapshot {
     pub labels: Vec<Label>,
     /// The series, sorted by their labels; the last one is `other`.
     pub series: Vec<Series>,
-    /// What the limits left out so far.
+    /// The rows that the limits left out so far.
     pub limits: Limits,
 }
 
-/// What the limits left out of the aggregates.
+/// Rows that the limits left out of the aggregates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// [`Settings::series_max`].
@@ -269,7 +269,7 @@ impl Aggregator {
         }
     }
 
-    /// What the socket of a row added to the counters since the last dump.
+    /// The amounts that the socket of a row added to the counters since the last dump.
     fn follow(&mut self, row: &Row<'_>) -> [u64; COUNTERS.len()] {
         let mut delta = [0; COUNTERS.len()];
         if is_remnant(row.record) {

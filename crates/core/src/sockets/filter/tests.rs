@@ -1,4 +1,4 @@
-//! What filters mean, which parts of them the kernel side applies, and the errors in them.
+//! The meaning of filters, the parts of them that the kernel side applies, and the errors in them.
 use parshall_evidence::socket::{Selection, Side, SocketRecord};
 
 use super::*;

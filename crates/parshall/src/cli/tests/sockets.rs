@@ -98,7 +98,6 @@ fn errors_say_what_to_write_instead() {
         ("once --kind tcpp", "no kind of socket `tcpp`", "did you mean `tcp`?"),
         ("once --sort size", "no key to sort by `size`", "choose one of rqueue"),
         ("once --prefix 10.0.0.1/8", "has bits set", "10.0.0.0/8"),
-        ("once --backend walk --uring", "--uring reads netlink", "--backend netlink"),
         ("once --format json --wide", "--wide is for the table", "leave it out"),
         ("once state estblished", "no state `estblished`", "did you mean `established`?"),
         ("once tcp", "`tcp` is not part of a filter", "--kind tcp"),

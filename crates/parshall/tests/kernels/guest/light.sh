@@ -23,7 +23,7 @@ for n in a b; do
     report netns-$n stat -L -c %i /run/netns/$n
     report ss-$n $ip netns exec $n ss -H -a -n -t -u -x
 done
-for backend in walk iter netlink; do
+for backend in walk netlink; do
     report sockets-$backend parshall sockets once --backend $backend --kind tcp,udp,unix --format json
 done
 

@@ -6,7 +6,7 @@ ln -s /usr/bin/parshall "$parshall_path"
 export RUST_TEST_THREADS=1
 
 # The cases in which bytes move both ways, and those in which a side closes early.
-for engine in copy splice auto uring sockmap; do
+for engine in copy splice auto; do
     : >/tmp/report.out
     : >/tmp/report.err
     for only in "both ways at once, in pieces" "the configured engine" "half-closes, " "both half-close"; do

@@ -140,7 +140,6 @@ fn forty_stalled(bed: &Bed) {
         s.spawn(|| client.send_tape(&mut Tape::new(77), 1 << 20, 100_000));
         server.expect(&mut Tape::new(77), 1 << 20);
     });
-    // All at once: with sockmap a backlog at a small window takes a second, because the kernel retries every jiffy.
     scope(|s| {
         for (i, (client, server, sent)) in filled.into_iter().enumerate() {
             s.spawn(move || {

@@ -222,12 +222,9 @@ fn engine_used(bed: &Bed) {
     // The target does not read: the stream stalls, and the relay's descriptors can be counted.
     let sent = client.fill(&mut up, 256 << 20);
     let pipes = relay.pipes() - idle_pipes;
-    let has = |what: &str| relay.descriptors().iter().any(|d| d.contains(what));
     match bed.engine {
         "copy" => assert_eq!(pipes, 0, "pipes of the copy engine"),
         "splice" | "auto" => assert!(pipes > 0, "no pipe"),
-        "uring" => assert!(has("io_uring"), "no ring"),
-        "sockmap" => assert!(has("bpf"), "no map"),
         other => panic!("what does {other} need?"),
     }
     server.expect(&mut Tape::new(11), sent);

@@ -3,17 +3,16 @@
 //!
 //! Most of the cost is in the kernel: a namespace that shares the host's hash table takes 11 to 19 ms even if it has no sockets,
 //! and each socket 10 to 20 us. So a request selects states and attributes, and carries a bytecode filter (INET_DIAG_REQ_BYTECODE)
-//! that the kernel applies before it fills in a socket. How the answers are read matters little (bench/sockets/uring).
+//! that the kernel applies before it fills in a socket. How the answers are read matters little (`parshall lab run socket-collector`).
 //!
-//! [`Netlink::missing`] and `parshall_core::sock_diag` say what it cannot see. A socket that closes during the dump may hide a
+//! [`missing`] and `parshall_core::sock_diag` say what it cannot see. A socket that closes during the dump may hide a
 //! neighbour in the same hash chain, because the kernel resumes a chain by the number of sockets that it has dumped.
-mod kept;
 mod once;
 mod reader;
+mod task;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -23,119 +22,18 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use parshall_bpf::sockets::owners::ForeignSocket;
-use parshall_core::sock_diag::{DumpRequest, Layout, Reading, tables};
+use parshall_core::sock_diag::{Layout, tables};
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
-use parshall_sys::sock_diag::{Opener, Plain, Reader, Ringed};
+use parshall_sys::sock_diag::{DiagSocket, Opener, Plain, Reader};
 
 use super::Backend;
 use crate::namespaces::{Discovery, Found, Namespace};
-use kept::Kept;
 use once::Once;
 use parshall_host::diag_module;
 use parshall_host::error::UserError;
 use reader::Worker;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// The number of reader threads.
-    pub readers: usize,
-    /// Reads by io_uring instead of by a system call for each message.
-    pub uring: bool,
-    /// The maximum number of sockets of other namespaces that stay open between dumps. Each saves about 30 us per dump, and
-    /// keeps a namespace without processes alive until the next dump.
-    pub keep: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { readers: 2, uring: false, keep: 0 }
-    }
-}
-
-/// Records and names that a reader passes to the collector.
-#[derive(Debug, Default)]
-struct Portion {
-    records: Vec<SocketRecord>,
-    names: Vec<u8>,
-}
-
-/// A message from a reader.
-enum Reply {
-    Records(Portion),
-    /// A job has ended.
-    Ended {
-        account: Completeness,
-        unsupported: bool,
-    },
-}
-
-/// The dump of one table of one namespace.
-#[derive(Debug, Clone, Copy)]
-struct Job {
-    /// Its index in [`Task::namespaces`].
-    namespace: usize,
-    asked: DumpRequest,
-}
-
-/// The jobs of one dump, which all readers share.
-#[derive(Debug)]
-struct Task {
-    selection: Selection,
-    reading: Reading,
-    namespaces: Vec<Namespace>,
-    /// Whether a namespace could not be read, by its index in `namespaces`.
-    lost: Vec<AtomicBool>,
-    jobs: Vec<Job>,
-    /// The number of jobs that readers have begun.
-    taken: AtomicUsize,
-}
-
-impl Task {
-    fn next(&self) -> Option<Job> {
-        self.jobs.get(self.taken.fetch_add(1, Relaxed)).copied()
-    }
-
-    fn mark_lost(&self, job: Job) {
-        self.lost[job.namespace].store(true, Relaxed);
-    }
-}
-
-/// The state that readers share over all dumps.
-#[derive(Debug)]
-struct Shared {
-    /// Inode of the own namespace.
-    own: u32,
-    opener: Opener,
-    kept: Mutex<Kept>,
-    sequence: AtomicU32,
-    /// Whether the kernel accepts bytecode filters.
-    filtered: AtomicBool,
-    /// Where the kernel cannot dump a table, its module is loaded, or else /proc/net is read.
-    falls_back: AtomicBool,
-    portions: Mutex<Vec<Portion>>,
-    counts: Mutex<BTreeMap<&'static str, u64>>,
-}
-
-impl Shared {
-    fn count(&self, what: &'static str) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
-    }
-
-    fn read_proc_net(&self) -> bool {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).contains_key("proc-net")
-    }
-
-    fn portion(&self) -> Portion {
-        self.portions.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    fn recycle(&self, mut portion: Portion) {
-        portion.records.clear();
-        portion.names.clear();
-        self.portions.lock().unwrap_or_else(PoisonError::into_inner).push(portion);
-    }
-}
+use task::{Job, Reply, Shared, Task};
 
 type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 
@@ -143,7 +41,6 @@ type Orders = Sender<(Arc<Task>, SyncSender<Reply>)>;
 type Find = Box<dyn FnMut(&[ForeignSocket]) -> Found + Send>;
 
 pub struct Netlink {
-    options: Options,
     shared: Arc<Shared>,
     layout: Layout,
     foreign_sockets: Vec<ForeignSocket>,
@@ -155,30 +52,36 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Starts the readers.
+    /// Starts this many readers, at least one.
     ///
     /// # Errors
-    /// The kernel has no SOCK_DIAG, or no io_uring if `options` ask for it.
-    pub fn open(options: Options) -> anyhow::Result<Self> {
-        let mut discovery = Discovery::default();
-        Self::with_namespaces(options, Box::new(move |foreign_sockets| discovery.scan(foreign_sockets)))
+    /// The kernel has no SOCK_DIAG.
+    pub fn open(readers: usize) -> anyhow::Result<Self> {
+        Self::with_discovery(readers, Discovery::default())
+    }
+
+    /// Like [`Netlink::open`], with the state of an earlier scan for namespaces, which makes the next ones cheaper.
+    ///
+    /// # Errors
+    /// As [`Netlink::open`].
+    pub fn with_discovery(readers: usize, mut discovery: Discovery) -> anyhow::Result<Self> {
+        Self::with_namespaces(readers, Box::new(move |foreign_sockets| discovery.scan(foreign_sockets)))
     }
 
     /// Like [`Netlink::open`], with a function of the caller that finds the namespaces.
     ///
     /// # Errors
     /// As [`Netlink::open`].
-    pub fn with_namespaces(options: Options, find: Find) -> anyhow::Result<Self> {
+    pub fn with_namespaces(readers: usize, find: Find) -> anyhow::Result<Self> {
         let own = fs::metadata("/proc/self/ns/net").context("the own network namespace")?.ino() as u32;
-        parshall_sys::sock_diag::DiagSocket::open().map_err(|error| {
+        DiagSocket::open().map_err(|error| {
             UserError::new(format!("no SOCK_DIAG socket: {error}"), "the kernel needs CONFIG_INET_DIAG; see --backend")
         })?;
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let readers = options.readers.max(1);
         let shared = Arc::new(Shared {
             own,
             opener: Opener::default(),
-            kept: Mutex::new(Kept::new(own, options.keep, readers)),
+            kept: Mutex::default(),
             sequence: AtomicU32::new(1),
             filtered: AtomicBool::new(true),
             falls_back: AtomicBool::new(true),
@@ -187,7 +90,6 @@ impl Netlink {
         });
         let layout = Layout::of_release(release.trim());
         let mut netlink = Self {
-            options,
             shared,
             layout,
             foreign_sockets: Vec::new(),
@@ -196,7 +98,7 @@ impl Netlink {
             orders: Vec::new(),
             threads: Vec::new(),
         };
-        for _ in 0..readers {
+        for _ in 0..readers.max(1) {
             netlink.start_reader()?;
         }
         Ok(netlink)
@@ -204,32 +106,11 @@ impl Netlink {
 
     fn start_reader(&mut self) -> anyhow::Result<()> {
         let (orders, work) = channel();
-        let (ready, is_ready) = channel();
-        let (shared, uring) = (Arc::clone(&self.shared), self.options.uring);
-        let thread = thread::Builder::new().name("netlink-reader".into()).spawn(move || {
-            // A ring belongs to the thread that opens it.
-            let reader: io::Result<Box<dyn Reader>> =
-                if uring { Ringed::open().map(|ring| Box::new(ring) as _) } else { Ok(Box::new(Plain::default())) };
-            match reader {
-                Ok(mut reader) => {
-                    let _ = ready.send(Ok(()));
-                    serve(&work, &mut *reader, &shared);
-                }
-                Err(error) => drop(ready.send(Err(error))),
-            }
-        })?;
-        self.threads.push(thread);
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name("netlink-reader".into());
+        self.threads.push(thread.spawn(move || serve(&work, &mut Plain::default(), &shared))?);
         self.orders.push(orders);
-        is_ready.recv().context("a reader thread ended")?.map_err(|error| {
-            UserError::new(format!("no io_uring: {error}"), "leave out --uring: reading by system calls costs no more")
-                .into()
-        })
-    }
-
-    /// What this process cannot see because it lacks capabilities.
-    pub fn missing(&self) -> Vec<String> {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        missing(effective_capabilities(&status))
+        Ok(())
     }
 
     /// Finds the namespaces of a dump and makes its jobs.
@@ -239,8 +120,6 @@ impl Netlink {
             let mut counts = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
             *counts.entry("hidden-processes").or_default() += found.lost;
         }
-        let there: BTreeSet<u32> = found.namespaces.iter().map(|namespace| namespace.inode).collect();
-        self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(&there);
         let wanted = |inode: u32| selection.namespaces.is_empty() || selection.namespaces.contains(&inode);
         let mut namespaces: Vec<Namespace> =
             found.namespaces.into_iter().filter(|namespace| wanted(namespace.inode)).collect();
@@ -263,7 +142,7 @@ impl Netlink {
 
 impl Backend for Netlink {
     fn name(&self) -> &'static str {
-        if self.options.uring { "netlink --uring" } else { "netlink" }
+        "netlink"
     }
 
     /// The kinds are `vanished`, `refused`, `interrupted`, `no-buffers`, `broken`, `timeout`, `unsettled` (a dump of which every
@@ -274,16 +153,14 @@ impl Backend for Netlink {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn sees_sequence_numbers(&self) -> bool {
-        false
+    fn clear_unseen(&self, records: &mut [SocketRecord]) {
+        for record in records {
+            (record.birth_sent, record.birth_received, record.address) = (0, 0, 0);
+        }
     }
 
-    fn needs_foreign_sockets(&self) -> bool {
-        true
-    }
-
-    fn set_foreign_sockets(&mut self, foreign_sockets: Vec<ForeignSocket>) {
-        self.foreign_sockets = foreign_sockets;
+    fn foreign_sockets(&mut self) -> Option<&mut Vec<ForeignSocket>> {
+        Some(&mut self.foreign_sockets)
     }
 
     fn dump(&mut self, selection: &Selection, take: &mut dyn FnMut(Batch<'_>)) -> anyhow::Result<Completeness> {
@@ -350,16 +227,21 @@ fn serve(work: &Receiver<(Arc<Task>, SyncSender<Reply>)>, reader: &mut dyn Reade
 }
 
 /// The capabilities in `CapEff` of /proc/PID/status, one bit each.
-pub(super) fn effective_capabilities(status: &str) -> u64 {
+fn effective_capabilities(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_PTRACE: u32 = 19;
-pub(super) const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_ADMIN: u32 = 21;
 
-fn missing(capabilities: u64) -> Vec<String> {
+/// Sentences about the sockets and fields that this process cannot see because it lacks capabilities.
+pub fn missing() -> Vec<String> {
+    missing_with(effective_capabilities(&fs::read_to_string("/proc/self/status").unwrap_or_default()))
+}
+
+fn missing_with(capabilities: u64) -> Vec<String> {
     let lacks = |capability: u32| capabilities >> capability & 1 == 0;
     [
         (CAP_SYS_ADMIN, "not seen without CAP_SYS_ADMIN: sockets of other network namespaces"),

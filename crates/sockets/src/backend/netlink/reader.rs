@@ -12,7 +12,7 @@ use parshall_sys::netns;
 use parshall_sys::sock_diag::{DiagSocket, Reader};
 
 use super::once::Once;
-use super::{Job, Portion, Reply, Shared, Task};
+use super::task::{Job, Portion, Reply, Shared, Task};
 
 /// Records in a portion: about 150 KiB.
 const PORTION: usize = 256;
@@ -118,21 +118,23 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         self.put_back();
-        let kept = self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).take(found.inode);
-        let socket = match kept {
-            Some(socket) => socket,
-            None if found.inode == self.shared.own => DiagSocket::open()?,
-            None => self.shared.opener.open(OwnedFd::from(found.open()?))?,
+        let socket = if found.inode == self.shared.own {
+            let kept = self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            kept.map_or_else(DiagSocket::open, Ok)?
+        } else {
+            self.shared.opener.open(OwnedFd::from(found.open()?))?
         };
         self.reader.attach(socket);
         self.namespace = Some(found.inode);
         Ok(())
     }
 
-    /// Returns the socket for reuse. Its answer must have been read to the end.
+    /// Keeps a socket of the own namespace for reuse, and closes another one. Its answer must have been read to the end.
     fn put_back(&mut self) {
-        if let (Some(netns), Some(socket)) = (self.namespace.take(), self.reader.detach()) {
-            self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).put(netns, socket);
+        if let (Some(netns), Some(socket)) = (self.namespace.take(), self.reader.detach())
+            && netns == self.shared.own
+        {
+            self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         }
     }
 

@@ -1,29 +1,31 @@
 //! Dumps of namespaces of the tests, and answers that a real kernel does not give on demand.
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixListener, UnixStream};
 
-use parshall_core::sock_diag::{Table, decode};
+use parshall_core::sock_diag::{Reading, Table, decode};
 use parshall_evidence::socket::selection::state::{ESTABLISHED, FIN_WAIT2, LISTEN, TIME_WAIT};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Side};
 use parshall_sys::child::is_root;
 use parshall_sys::netns::NetNs;
 use parshall_sys::sock_diag::DiagSocket;
-use parshall_sys::tcp_progress::{cookie, tcp_info};
+use parshall_sys::tcp_info::{cookie, tcp_info};
 
 use super::*;
 use parshall_testkit::{root, skip};
 
 const TIME_WAIT_SUBSTATES: [u8; 2] = [FIN_WAIT2, TIME_WAIT];
 
-/// A backend with system calls and one with io_uring.
-fn backends() -> [Netlink; 2] {
-    [false, true].map(|uring| Netlink::open(Options { uring, ..Options::default() }).expect("SOCK_DIAG and io_uring"))
+/// Reader threads, as by default.
+const READERS: usize = 2;
+
+fn netlink() -> Netlink {
+    Netlink::open(READERS).expect("SOCK_DIAG")
 }
 
 fn inode(file: &File) -> u32 {
@@ -97,20 +99,6 @@ impl Scene {
     }
 }
 
-/// The record without fields that change while a socket is idle.
-fn timeless(record: &SocketRecord) -> SocketRecord {
-    SocketRecord {
-        timer_ms: 0,
-        last_data_sent_ms: 0,
-        last_data_recv_ms: 0,
-        last_ack_recv_ms: 0,
-        name_at: 0,
-        // The kernel may reclaim reserved memory at any time.
-        fwd_alloc_bytes: 0,
-        ..*record
-    }
-}
-
 #[test]
 fn records_of_idle_sockets_are_those_of_getsockopt() {
     if !root("sockets of a namespace by netlink") {
@@ -118,36 +106,29 @@ fn records_of_idle_sockets_are_those_of_getsockopt() {
     }
     let netns = NetNs::create("scene").expect("a namespace");
     let scene = netns.run(Scene::set).expect("loopback");
-    let mut before: Option<BTreeMap<u64, SocketRecord>> = None;
-    for mut backend in backends() {
-        let (records, names, account) = dump(&mut backend, &of(inode_of(&netns)));
-        assert_eq!((account.namespaces, account.namespaces_lost, account.interrupted), (1, 0, 0));
-        let by_cookie: BTreeMap<u64, SocketRecord> = records.iter().map(|r| (r.cookie, timeless(r))).collect();
-        assert_eq!(by_cookie.len(), records.len(), "each once");
-        assert!(records.iter().all(|record| record.netns == inode_of(&netns)));
-        for stream in scene.streams.iter().flat_map(|(near, far)| [near, far]) {
-            as_the_socket_says(stream, &records);
-        }
-        let listener = find(&records, cookie(scene.listener.as_raw_fd()).expect("a socket"));
-        assert_eq!((listener.state, listener.accept_queue, listener.unacked, listener.sacked), (LISTEN, 1, 0, 0));
-        assert!(listener.accept_limit >= 128 && listener.rqueue_bytes == 0);
-        let late = records.iter().find(|r| r.local_port == scene.time_wait).expect("its remainder");
-        assert!(TIME_WAIT_SUBSTATES.contains(&late.state) && late.timer == 3 && late.timer_ms > 0 && late.inode == 0);
-        let udp = find(&records, cookie(scene.udp.as_raw_fd()).expect("a socket"));
-        assert_eq!((udp.protocol, udp.family, udp.local_address), (17, 10, Ipv6Addr::LOCALHOST.octets()));
-        assert!(udp.rqueue_bytes >= 300 && udp.rmem_alloc_bytes == udp.rqueue_bytes);
-        let unix = find(&records, cookie(scene.unix.as_raw_fd()).expect("a socket"));
-        assert_eq!((unix.state, unix.accept_queue, unix.sock_type), (LISTEN, 1, 1));
-        assert_eq!(names[&unix.inode], b"\0scene\0of netlink");
-        let (from, to) = (scene.datagrams.0.as_raw_fd(), scene.datagrams.1.as_raw_fd());
-        let (from, to) = (find(&records, cookie(from).expect("ours")), find(&records, cookie(to).expect("ours")));
-        assert_eq!((from.peer_inode, to.peer_inode), (to.inode, from.inode));
-        assert_eq!((to.rqueue_bytes, from.rqueue_bytes), (10, 0));
-        match &before {
-            Some(before) => assert_eq!(before, &by_cookie, "by io_uring the same"),
-            None => before = Some(by_cookie),
-        }
+    let (records, names, account) = dump(&mut netlink(), &of(inode_of(&netns)));
+    assert_eq!((account.namespaces, account.namespaces_lost, account.interrupted), (1, 0, 0));
+    let cookies: BTreeSet<u64> = records.iter().map(|record| record.cookie).collect();
+    assert_eq!(cookies.len(), records.len(), "each once");
+    assert!(records.iter().all(|record| record.netns == inode_of(&netns)));
+    for stream in scene.streams.iter().flat_map(|(near, far)| [near, far]) {
+        as_the_socket_says(stream, &records);
     }
+    let listener = find(&records, cookie(scene.listener.as_raw_fd()).expect("a socket"));
+    assert_eq!((listener.state, listener.accept_queue, listener.unacked, listener.sacked), (LISTEN, 1, 0, 0));
+    assert!(listener.accept_limit >= 128 && listener.rqueue_bytes == 0);
+    let late = records.iter().find(|r| r.local_port == scene.time_wait).expect("its remainder");
+    assert!(TIME_WAIT_SUBSTATES.contains(&late.state) && late.timer == 3 && late.timer_ms > 0 && late.inode == 0);
+    let udp = find(&records, cookie(scene.udp.as_raw_fd()).expect("a socket"));
+    assert_eq!((udp.protocol, udp.family, udp.local_address), (17, 10, Ipv6Addr::LOCALHOST.octets()));
+    assert!(udp.rqueue_bytes >= 300 && udp.rmem_alloc_bytes == udp.rqueue_bytes);
+    let unix = find(&records, cookie(scene.unix.as_raw_fd()).expect("a socket"));
+    assert_eq!((unix.state, unix.accept_queue, unix.sock_type), (LISTEN, 1, 1));
+    assert_eq!(names[&unix.inode], b"\0scene\0of netlink");
+    let (from, to) = (scene.datagrams.0.as_raw_fd(), scene.datagrams.1.as_raw_fd());
+    let (from, to) = (find(&records, cookie(from).expect("ours")), find(&records, cookie(to).expect("ours")));
+    assert_eq!((from.peer_inode, to.peer_inode), (to.inode, from.inode));
+    assert_eq!((to.rqueue_bytes, from.rqueue_bytes), (10, 0));
 }
 
 fn find(records: &[SocketRecord], cookie: u64) -> &SocketRecord {
@@ -215,8 +196,7 @@ fn ss_says_the_same() {
         return;
     };
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    let (records, _, _) =
-        dump(&mut backends()[0], &Selection { kinds: Kinds::of([Kind::Tcp]), ..of(inode_of(&netns)) });
+    let (records, _, _) = dump(&mut netlink(), &Selection { kinds: Kinds::of([Kind::Tcp]), ..of(inode_of(&netns)) });
     let mut compared = 0;
     for stream in scene.streams.iter().flat_map(|(near, far)| [near, far]) {
         let record = find(&records, cookie(stream.as_raw_fd()).expect("ours"));
@@ -256,35 +236,33 @@ fn many_sockets_are_selected_without_duplicates() {
     let tcp = Selection { kinds: Kinds::of([Kind::Tcp]), ..of(inode_of(&netns)) };
     let port = streams[0].local_addr().expect("bound").port();
     let there = Arc::new(Mutex::new(vec![namespace(&netns)]));
-    for uring in [false, true] {
-        let mut backend = with_list(Options { uring, ..Options::default() }, &there);
-        for _ in 0..3 {
-            let (records, _, account) = dump(&mut backend, &tcp);
-            assert_eq!((records.len(), account.expected), (2001, 2001));
-            assert_eq!(records.iter().map(|record| record.cookie).collect::<BTreeSet<_>>().len(), 2001);
-        }
-        // The kernel applies the port, so other sockets are not even found.
-        let (records, _, account) = dump(&mut backend, &Selection { ports: vec![(Side::Either, port)], ..tcp.clone() });
-        assert_eq!((records.len(), account.filtered), (2, 0));
-        let (records, _, _) = dump(&mut backend, &Selection { states: 1 << LISTEN, ..tcp.clone() });
-        assert_eq!(records.len(), 1);
-        let cgroup = records[0].cgroup_id;
-        let few = Selection { groups: Groups::of([Group::Queues]), cgroups: vec![cgroup], ..tcp.clone() };
-        let (records, _, _) = dump(&mut backend, &few);
-        assert_eq!(records.len(), 2001);
-        assert!(records.iter().all(|r| r.cgroup_id == 0 && r.snd_cwnd == 0 && r.uid == 0 && r.congestion == [0; 16]));
-        let none = Selection { cgroups: vec![u64::MAX], ..tcp.clone() };
-        assert_eq!(dump(&mut backend, &none).0.len(), 0);
-        assert!(backend.counts().is_empty(), "{:?}", backend.counts());
+    let mut backend = with_list(READERS, &there);
+    for _ in 0..3 {
+        let (records, _, account) = dump(&mut backend, &tcp);
+        assert_eq!((records.len(), account.expected), (2001, 2001));
+        assert_eq!(records.iter().map(|record| record.cookie).collect::<BTreeSet<_>>().len(), 2001);
     }
+    // The kernel applies the port, so other sockets are not even found.
+    let (records, _, account) = dump(&mut backend, &Selection { ports: vec![(Side::Either, port)], ..tcp.clone() });
+    assert_eq!((records.len(), account.filtered), (2, 0));
+    let (records, _, _) = dump(&mut backend, &Selection { states: 1 << LISTEN, ..tcp.clone() });
+    assert_eq!(records.len(), 1);
+    let cgroup = records[0].cgroup_id;
+    let few = Selection { groups: Groups::of([Group::Queues]), cgroups: vec![cgroup], ..tcp.clone() };
+    let (records, _, _) = dump(&mut backend, &few);
+    assert_eq!(records.len(), 2001);
+    assert!(records.iter().all(|r| r.cgroup_id == 0 && r.snd_cwnd == 0 && r.uid == 0 && r.congestion == [0; 16]));
+    let none = Selection { cgroups: vec![u64::MAX], ..tcp.clone() };
+    assert_eq!(dump(&mut backend, &none).0.len(), 0);
+    assert!(backend.counts().is_empty(), "{:?}", backend.counts());
 }
 
 /// A backend with a given list of namespaces.
-fn with_list(options: Options, namespaces: &Arc<Mutex<Vec<Namespace>>>) -> Netlink {
+fn with_list(readers: usize, namespaces: &Arc<Mutex<Vec<Namespace>>>) -> Netlink {
     let namespaces = Arc::clone(namespaces);
     let find =
         move |_: &[ForeignSocket]| Found { namespaces: namespaces.lock().expect("not poisoned").clone(), lost: 0 };
-    Netlink::with_namespaces(options, Box::new(find)).expect("SOCK_DIAG")
+    Netlink::with_namespaces(readers, Box::new(find)).expect("SOCK_DIAG")
 }
 
 fn namespace(netns: &NetNs) -> Namespace {
@@ -307,7 +285,7 @@ fn an_ended_namespace_is_counted_and_the_others_are_read() {
     let _socket = stays.run(|| UdpSocket::bind("127.0.0.1:0")).expect("loopback");
     let there = Arc::new(Mutex::new(vec![namespace(&goes), namespace(&stays)]));
     drop(goes);
-    let mut backend = with_list(Options::default(), &there);
+    let mut backend = with_list(READERS, &there);
     let all = Selection { kinds: Kinds::of(Kind::ALL), ..Default::default() };
     let (records, _, account) = dump(&mut backend, &all);
     assert_eq!((records.len(), account.namespaces, account.namespaces_lost), (1, 2, 1));
@@ -315,26 +293,41 @@ fn an_ended_namespace_is_counted_and_the_others_are_read() {
 }
 
 #[test]
-fn kept_sockets_are_reused_and_closed_with_their_namespace() {
+fn only_sockets_of_the_own_namespace_are_kept() {
     if !root("kept sockets") {
         return;
     }
-    let netns = [NetNs::create("kept").expect("made"), NetNs::create("kept").expect("made")];
-    let there = Arc::new(Mutex::new(netns.iter().map(namespace).collect::<Vec<_>>()));
-    let tcp = Selection::default();
-    for (keep, expected) in [(0, 0), (1, 1), (8, 2)] {
-        for uring in [false, true] {
-            let mut backend = with_list(Options { readers: 1, uring, keep }, &there);
-            for _ in 0..3 {
-                dump(&mut backend, &tcp);
-                assert_eq!(backend.shared.kept.lock().expect("whole").others(), expected);
-            }
-            let before = std::mem::take(&mut *there.lock().expect("whole"));
-            dump(&mut backend, &tcp);
-            assert_eq!(backend.shared.kept.lock().expect("whole").others(), 0);
-            *there.lock().expect("whole") = before;
-        }
+    let other = NetNs::create("kept").expect("made");
+    let there = Arc::new(Mutex::new(vec![home(), namespace(&other)]));
+    let mut backend = with_list(1, &there);
+    for _ in 0..3 {
+        dump(&mut backend, &Selection::default());
+        assert_eq!(backend.shared.kept.lock().expect("whole").len(), 1);
     }
+}
+
+#[test]
+fn a_namespace_that_only_a_socket_keeps_alive_is_read() {
+    use crate::owners::Owners;
+    if !root("namespaces that only sockets keep alive") {
+        return;
+    }
+    let netns = NetNs::create("foreign").expect("made");
+    let gone = inode_of(&netns);
+    let listener = netns.run(|| TcpListener::bind("127.0.0.1:4712")).expect("loopback");
+    drop(netns);
+    let mut owners = match crate::owners::Kernel::load() {
+        Ok(owners) => owners,
+        Err(error) => return skip("namespaces that only sockets keep alive", &error.to_string()),
+    };
+    let (_, foreign_sockets) = owners.scan_with_foreign_sockets().expect("a pass over descriptors");
+    let found = foreign_sockets.iter().find(|foreign| foreign.netns == gone);
+    let here = found.expect("its socket is outside the namespace of its process");
+    assert_eq!((here.pid, here.fd), (std::process::id(), listener.as_raw_fd() as u32));
+    let mut backend = netlink();
+    *backend.foreign_sockets().expect("it reads one namespace after the other") = foreign_sockets.clone();
+    let (records, _, _) = dump(&mut backend, &Selection { namespaces: vec![gone], ..Selection::default() });
+    assert_eq!(records.iter().map(|record| record.local_port).collect::<Vec<_>>(), [4712]);
 }
 
 #[test]
@@ -346,9 +339,9 @@ fn without_privilege_the_own_namespace_is_read() {
     // Threads inherit capabilities.
     let (records, account, counts, missing) = thread::spawn(move || {
         parshall_sys::privileges::drop_capabilities().expect("anybody may");
-        let mut backend = with_list(Options::default(), &there);
+        let mut backend = with_list(READERS, &there);
         let (records, _, account) = dump(&mut backend, &Selection::default());
-        (records, account, backend.counts(), super::missing(0))
+        (records, account, backend.counts(), missing_with(0))
     })
     .join()
     .expect("no panic");
@@ -359,7 +352,7 @@ fn without_privilege_the_own_namespace_is_read() {
         assert!(counts["refused"] >= 1);
     }
     assert_eq!(missing.len(), 3);
-    assert!(super::missing(u64::MAX).is_empty());
+    assert!(missing_with(u64::MAX).is_empty());
     assert_eq!(effective_capabilities("Name:\tx\nCapEff:\t0000000000203000\n"), 1 << 12 | 1 << 13 | 1 << 21);
 }
 
@@ -370,7 +363,7 @@ fn threads_end_with_the_backend_and_do_not_grow_with_namespaces() {
     }
     let netns: Vec<NetNs> = (0..12).map(|_| NetNs::create("threads").expect("made")).collect();
     let there = Arc::new(Mutex::new(netns.iter().map(namespace).collect::<Vec<_>>()));
-    let mut backend = with_list(Options { readers: 3, uring: false, keep: 4 }, &there);
+    let mut backend = with_list(3, &there);
     let (_, _, account) = dump(&mut backend, &Selection { kinds: Kinds::of(Kind::ALL), ..Default::default() });
     assert_eq!((account.namespaces, account.namespaces_lost), (12, 0));
     assert_eq!((backend.threads.len(), backend.orders.len()), (3, 3));
@@ -450,7 +443,7 @@ fn act(
     answers: Vec<Vec<Step>>,
     selection: Selection,
 ) -> (Vec<u64>, Completeness, bool, BTreeMap<&'static str, u64>, Vec<usize>) {
-    let mut backend = with_list(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
+    let mut backend = with_list(1, &Arc::new(Mutex::new(vec![home()])));
     backend.shared.falls_back.store(false, Relaxed);
     let mut task = backend.plan(&selection);
     task.jobs.truncate(1);
@@ -461,7 +454,7 @@ fn act(
     (cookies, worked.account, lost, backend.counts(), worked.reader.asked)
 }
 
-/// What a worker gave.
+/// The output of a worker.
 struct Worked {
     records: Vec<SocketRecord>,
     account: Completeness,
@@ -527,7 +520,7 @@ fn the_request_is_repeated_without_an_unknown_filter() {
 fn a_table_that_the_kernel_does_not_dump_is_read_from_proc() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let mut backend = with_list(Options { readers: 1, ..Options::default() }, &Arc::new(Mutex::new(vec![home()])));
+    let mut backend = with_list(1, &Arc::new(Mutex::new(vec![home()])));
     let selection =
         Selection { kinds: Kinds::of([Kind::Tcp]), ports: vec![(Side::Local, port)], ..Selection::default() };
     let task = backend.plan(&selection);

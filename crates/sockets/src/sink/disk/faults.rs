@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Disk, Step};
 
-/// What goes wrong at a step.
+/// The failure at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Steps fail with this errno; the second value is their number.

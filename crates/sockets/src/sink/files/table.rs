@@ -7,8 +7,9 @@ use serde::Deserialize;
 
 use super::{Files, FilesConfig};
 use crate::format::SocketFormat;
+use crate::sink::account::Sink;
+use crate::sink::request::{Shared, SinkRequest, SinkTable};
 use crate::sink::table::{format, some_duration, some_size};
-use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

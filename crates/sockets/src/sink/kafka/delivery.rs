@@ -13,8 +13,10 @@ use rskafka::record::Record;
 use rskafka::{BackoffConfig, BackoffError};
 use tokio::runtime::Runtime;
 
-use super::{KafkaConfig, key};
+use super::config::{Codec, KafkaConfig};
+use super::key;
 use crate::sink::delivery::{Chunk, Delivery, Refusal, Rejected};
+use crate::sink::tls::TlsConfig;
 
 /// The maximum size of a response. The metadata of a large cluster is the longest one.
 const RESPONSE_BYTES_MAX: usize = 16 << 20;
@@ -44,7 +46,7 @@ impl KafkaDelivery {
     /// # Errors
     /// A file of the TLS configuration cannot be used.
     pub fn new(config: KafkaConfig) -> anyhow::Result<Self> {
-        let tls = config.tls.as_ref().map(super::TlsConfig::load).transpose()?;
+        let tls = config.tls.as_ref().map(TlsConfig::load).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -233,14 +235,14 @@ fn one_line(error: &Error) -> String {
     printable(text, ' ').chars().take(300).collect()
 }
 
-impl From<super::Codec> for Compression {
-    fn from(codec: super::Codec) -> Self {
+impl From<Codec> for Compression {
+    fn from(codec: Codec) -> Self {
         match codec {
-            super::Codec::None => Self::NoCompression,
-            super::Codec::Gzip => Self::Gzip,
-            super::Codec::Lz4 => Self::Lz4,
-            super::Codec::Snappy => Self::Snappy,
-            super::Codec::Zstd => Self::Zstd,
+            Codec::None => Self::NoCompression,
+            Codec::Gzip => Self::Gzip,
+            Codec::Lz4 => Self::Lz4,
+            Codec::Snappy => Self::Snappy,
+            Codec::Zstd => Self::Zstd,
         }
     }
 }

@@ -7,10 +7,11 @@ use serde::{Deserialize, Deserializer};
 
 use super::envelope::Framing;
 use super::{Codec, KafkaConfig, KafkaSink, Key, Login, MESSAGE_BYTES, Mechanism};
+use crate::sink::account::Sink;
 use crate::sink::delivery_queue::{QueueConfig, SpoolTable, queue_bytes};
+use crate::sink::request::{Shared, SinkRequest, SinkTable};
 use crate::sink::table::{duration, one_of, secret, size, timeout};
 use crate::sink::tls::TlsTable;
-use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

@@ -14,8 +14,8 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
+use super::config::{OtlpConfig, Receiver};
 use super::encode::rejected;
-use super::{OtlpConfig, Receiver};
 use crate::sink::delivery::{Chunk, Delivery, Refusal, Rejected};
 
 /// The maximum size of a response body.

@@ -1,5 +1,6 @@
 //! OTLP over HTTP: sends the aggregates of every dump to an OpenTelemetry receiver. A delivery queue separates it from the
 //! collector, which therefore never waits for a receiver. The rows of its account are data points.
+mod config;
 mod delivery;
 mod encode;
 pub mod table;
@@ -12,66 +13,12 @@ use parshall_core::sockets::aggregate::{Aggregator, Settings};
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
+pub use self::config::OtlpConfig;
 use self::delivery::OtlpDelivery;
+use super::account::{Account, Sink};
 use super::delivery::Chunk;
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
-pub use super::tls::TlsConfig;
-use super::{Account, Sink};
 use parshall_host::error::UserError;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OtlpConfig {
-    /// `http://HOST:PORT[/PATH]` or `https://...`; the default path is `/v1/metrics`.
-    pub url: String,
-    /// Headers of every request, such as tokens.
-    pub headers: Vec<(String, String)>,
-    /// For https.
-    pub tls: Option<TlsConfig>,
-    /// The timeout of one request, including the connection.
-    pub timeout: Duration,
-}
-
-/// The parts of a URL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Receiver {
-    tls: bool,
-    host: String,
-    port: u16,
-    /// Host and port as in the URL.
-    authority: String,
-    path: String,
-}
-
-impl Receiver {
-    fn parse(url: &str) -> Result<Self, UserError> {
-        let wrong = || {
-            let hint = "give http://HOST:PORT or https://HOST:PORT, such as http://localhost:4318";
-            UserError::new(format!("`{url}` is not the address of an OTLP receiver"), hint)
-        };
-        let uri: hyper::Uri = url.parse().map_err(|_| wrong())?;
-        let tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(wrong()),
-        };
-        let authority = uri.authority().filter(|a| !a.as_str().contains('@')).ok_or_else(wrong)?;
-        // An invalid port would be treated as a missing one.
-        if authority.port_u16().is_none() && authority.as_str() != authority.host() {
-            return Err(wrong());
-        }
-        let path = match uri.path() {
-            "" | "/" => "/v1/metrics",
-            path => path,
-        };
-        Ok(Self {
-            tls,
-            host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
-            port: authority.port_u16().unwrap_or(if tls { 443 } else { 4318 }),
-            authority: authority.as_str().to_owned(),
-            path: path.to_owned(),
-        })
-    }
-}
 
 pub struct OtlpSink {
     aggregator: Aggregator,

@@ -7,11 +7,12 @@ use parshall_host::error::UserError;
 use serde::Deserialize;
 
 use super::{OtlpConfig, OtlpSink};
+use crate::sink::account::Sink;
 use crate::sink::delivery_queue::{QueueConfig, SpoolTable, queue_bytes};
+use crate::sink::request::{Shared, SinkRequest, SinkTable};
 use crate::sink::series::SeriesTable;
 use crate::sink::table::{duration, size, timeout};
 use crate::sink::tls::TlsTable;
-use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

@@ -8,6 +8,7 @@ use std::time::Instant;
 use parshall_core::sockets::retry::Retry;
 use parshall_evidence::socket::SocketRecord;
 
+use super::config::Receiver;
 use super::*;
 use crate::testkit::peers::python;
 use crate::wire::MessageWriter;

@@ -21,7 +21,7 @@ use prometheus_client::encoding::NoLabelSet;
 use prometheus_client::metrics::MetricType;
 
 use self::self_metrics::Status;
-use super::{Account, Sink};
+use super::account::{Account, Sink};
 
 /// The prefix of every name.
 pub const PREFIX: &str = "parshall_sockets";

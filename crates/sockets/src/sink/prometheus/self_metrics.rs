@@ -9,7 +9,7 @@ use parshall_evidence::socket::Completeness;
 use parshall_host::open_metrics::Families;
 use parshall_host::process::Process;
 
-use crate::sink::Account;
+use crate::sink::account::Account;
 
 /// The cost and the completeness of a dump.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -9,9 +9,10 @@ use serde::Deserialize;
 
 use super::PrometheusSink;
 use super::endpoint::{Endpoint, Token};
+use crate::sink::account::Sink;
+use crate::sink::request::{Shared, SinkRequest, SinkTable};
 use crate::sink::series::SeriesTable;
 use crate::sink::table::secret;
-use crate::sink::{Shared, Sink, SinkRequest, SinkTable};
 
 /// The default address of the collector's endpoint.
 pub const LISTEN: &str = "127.0.0.1:9474";

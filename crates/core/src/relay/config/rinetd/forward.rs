@@ -1,10 +1,11 @@
 //! Reads a forwarding line of rinetd: two addresses with their ports, and options in brackets.
 use super::super::address::{self, Ports, Spec};
-use super::super::draft::{At, Draft, TargetSpec};
+use super::super::at::{At, Word};
+use super::super::draft::{Draft, TargetSpec};
 use super::super::error::ConfigErrors;
 use super::super::model::Protocol;
 use super::super::setting::Setting;
-use super::Word;
+use super::super::table::SocketOptions;
 use crate::text::{quote, suggest};
 use crate::values::{self, ValueError};
 
@@ -177,7 +178,7 @@ fn option(text: &str) -> Result<Setting, ValueError> {
         }),
         "keepalive" => match value {
             "on" => {
-                let keepalive = super::super::SocketOptions::default().keepalive;
+                let keepalive = SocketOptions::default().keepalive;
                 Ok(Setting::new("sockets.keepalive", move |l| l.sockets.keepalive = keepalive))
             }
             "off" => Ok(Setting::new("sockets.keepalive", |l| l.sockets.keepalive = None)),

@@ -5,19 +5,17 @@
 mod forward;
 mod pattern;
 
-use super::draft::{At, Draft, assemble, check_access};
+use super::at::{At, Word};
+use super::draft::{Draft, assemble, check_access};
 use super::error::{ConfigError, ConfigErrors};
-use super::model::{AccessRule, Config, LogTo, Protocol};
+use super::model::{AccessRule, LogTo, Protocol};
 use super::setting::Setting;
-use super::table::Global;
+use super::table::{Config, Global};
 use crate::text::{quote, suggest};
 use crate::values::ValueError;
 
 /// The first words of lines that forward nothing.
 pub const DIRECTIVES: [&str; 5] = ["allow", "deny", "logfile", "pidlogfile", "logcommon"];
-
-/// A word and its byte offset.
-type Word<'t> = At<&'t str>;
 
 /// Reads a configuration.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {

@@ -1,9 +1,9 @@
 //! Reads the keys `allow`, `deny` and `access`, which become one access list.
-use super::super::draft::{At, check_access};
+use super::super::at::{At, Places};
+use super::super::draft::check_access;
 use super::super::model::AccessRule;
+use super::super::read::{Entry, Reader, named};
 use super::super::setting::Setting;
-use super::Places;
-use super::read::{Entry, Reader, named};
 use crate::networks::networks;
 use crate::text::quote;
 use crate::values::ValueError;

@@ -3,10 +3,10 @@ use ::toml::Spanned;
 use ::toml::de::DeValue;
 
 use super::super::address::{self, Spec};
-use super::super::draft::{At, Draft, TargetSpec};
+use super::super::at::{At, Places};
+use super::super::draft::{Draft, TargetSpec};
 use super::super::model::Protocol;
-use super::Places;
-use super::read::{self, Entry, Reader, named};
+use super::super::read::{self, Entry, Reader, named};
 use super::settings::{self, Settings};
 use crate::text::quote;
 use crate::values::ValueError;

@@ -3,26 +3,20 @@
 //! `docs/relay.md` describes the keys. The document is not read with serde, because serde stops at the first error, and all
 //! errors are reported with their positions.
 mod access;
-pub mod check;
 mod listener;
-mod read;
 mod settings;
+mod unknown;
 
 use ::toml::de::{DeTable, DeValue, Error};
 
-use super::draft::{At, Draft, assemble};
+use super::draft::{Draft, assemble};
 use super::error::{ConfigError, ConfigErrors};
-use super::model::Config;
-use super::table::Global;
+use super::read::{self, Entry, Reader};
+use super::table::{Config, Global};
 use crate::text::quote;
 use crate::values::ValueError;
-pub use read::{Entry, Reader};
 use settings::Settings;
-
-/// The keys at the top of the file.
-fn top_keys() -> Vec<&'static str> {
-    Global::ROWS.iter().map(|row| row.key).chain(["defaults", "listener"]).collect()
-}
+use unknown::top_keys;
 
 /// Reads a configuration.
 pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
@@ -39,7 +33,7 @@ pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
         }
         return Err(errors.finish());
     }
-    let mut reader = Reader { errors: &mut errors };
+    let mut reader = Reader { errors: &mut errors, hint_for_unknown: unknown::hint };
     let file = top(&mut reader, document.get_ref());
     if file.drafts.is_empty() && errors.is_empty() {
         let hint = "begin one with [[listener]], and give it `listen` and `target`";
@@ -133,6 +127,3 @@ fn syntax(error: &Error) -> ValueError {
     };
     ValueError::new(format!("this is not TOML: {message}"), hint)
 }
-
-/// A list of values with their byte offsets.
-type Places<T> = Vec<At<T>>;

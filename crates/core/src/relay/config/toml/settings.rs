@@ -1,12 +1,11 @@
 //! Reads the keys that a listener and `[defaults]` share: the protocol, the access lists and the rows of [`Listener`].
-use super::super::draft::At;
+use super::super::at::{At, Places};
 use super::super::model::Protocol;
+use super::super::read::{Entry, Reader};
 use super::super::row::pick;
 use super::super::setting::Setting;
 use super::super::table::Listener;
-use super::Places;
 use super::access::{self, AccessKeys};
-use super::read::{Entry, Reader};
 
 /// The keys that only a listener has.
 pub const OWN: [&str; 4] = ["name", "listen", "target", "targets"];

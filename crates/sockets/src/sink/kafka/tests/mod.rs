@@ -14,7 +14,9 @@ use rskafka::client::{Client, ClientBuilder};
 use self::broker::{Broker, PASSWORD, USER};
 use super::*;
 use crate::sink::spool::SpoolConfig;
+use crate::sink::tls::TlsConfig;
 use crate::wire::{MessageReader, Value};
+use parshall_host::error::UserError;
 
 /// The timeout of each wait. It is long, because a broker starts slowly on a busy host.
 const TIMEOUT: Duration = Duration::from_secs(180);

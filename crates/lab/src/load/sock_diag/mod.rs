@@ -1,9 +1,13 @@
 //! Reads all TCP sockets of its network namespace again and again by SOCK_DIAG, as collectors do. Replies are cut apart and counted, and
 //! not decoded.
+mod ring;
+
 use anyhow::{Context, bail};
 use parshall_core::sock_diag::{Message, Messages, push_dump, tables};
 use parshall_evidence::socket::Selection;
-use parshall_sys::sock_diag::{DiagSocket, Plain, Reader, Ringed};
+use parshall_sys::sock_diag::{DiagSocket, Plain, Reader};
+
+use self::ring::Ringed;
 
 use super::common::{Clock, Common, print_ready};
 use super::outcome::Outcome;
@@ -29,7 +33,7 @@ enum With {
     IoUring,
 }
 
-/// Counts of what was read.
+/// Counts of messages and their bytes.
 #[derive(Debug, Default)]
 struct Stats {
     messages: u64,
@@ -47,7 +51,10 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     print_ready(KIND, "connect", None);
     let mut stats = Stats::default();
     for sequence in 1.. {
-        dump(&mut *reader, sequence, &mut stats)?;
+        dump(&mut *reader, sequence, &mut |part| {
+            stats.messages += 1;
+            stats.bytes += part.len() as u64;
+        })?;
         if clock.over() || args.dumps.is_some_and(|dumps| u64::from(sequence) >= dumps) {
             break;
         }
@@ -55,7 +62,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(KIND, "connect", None, &clock, stats.messages, stats.bytes))
 }
 
-fn dump(reader: &mut dyn Reader, sequence: u32, stats: &mut Stats) -> anyhow::Result<()> {
+/// Reads one dump, and passes its messages to `take`.
+fn dump(reader: &mut dyn Reader, sequence: u32, take: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
     let selection = Selection::default();
     let mut request = Vec::new();
     let tcp = *tables(&selection).first().expect("TCP sockets are part of the default");
@@ -64,8 +72,7 @@ fn dump(reader: &mut dyn Reader, sequence: u32, stats: &mut Stats) -> anyhow::Re
     let mut end = None;
     while end.is_none() {
         reader.receive(&mut |part| {
-            stats.messages += 1;
-            stats.bytes += part.len() as u64;
+            take(part);
             for message in Messages::new(part, sequence) {
                 if let Message::Done(errno) | Message::Refused(errno) = message {
                     end = Some(errno);

@@ -5,12 +5,10 @@ use ::toml::Spanned;
 use ::toml::de::{DeTable, DeValue};
 use ipnet::IpNet;
 
-use super::super::draft::At;
-use super::super::error::ConfigErrors;
-use super::super::table::{Check, Listener};
-use super::{Places, settings, top_keys};
+use super::at::{At, Places};
+use super::error::ConfigErrors;
 use crate::networks;
-use crate::text::{quote, suggest};
+use crate::text::quote;
 use crate::values::ValueError;
 
 /// A key with its value.
@@ -70,6 +68,8 @@ pub fn scalar<'d>(value: &'d DeValue<'_>) -> Option<Cow<'d, str>> {
 pub struct Reader<'m, 't> {
     /// The errors so far.
     pub errors: &'m mut ConfigErrors<'t>,
+    /// The hint for an unknown key, from the entry and the keys that are known there.
+    pub hint_for_unknown: fn(&Entry<'_, '_>, &[&str]) -> String,
 }
 
 impl Reader<'_, '_> {
@@ -159,28 +159,10 @@ impl Reader<'_, '_> {
         self.errors.add(entry.value.span().start, ValueError::new(what, format!("write {example}")));
     }
 
-    /// Adds the error for an unknown key. If the key exists in another table, the hint says so.
+    /// Adds the error for an unknown key.
     pub fn unknown(&mut self, entry: &Entry<'_, '_>, known: &[&str]) {
-        let key = entry.key;
         let what = format!("unknown key {}", quote(&entry.path()));
-        let own = settings::OWN.contains(&key);
-        let shared = settings::keys().contains(&key);
-        let at_top = known.contains(&"listener");
-        let table = Listener::rows().find(|row| !row.table().is_empty() && row.name() == key).map(|row| row.table());
-        let table = table.or_else(|| Check::ROWS.iter().any(|row| row.name() == key).then_some("check"));
-        let hint = if at_top && (own || shared) {
-            format!("`{key}` belongs into a [[listener]], or into [defaults]")
-        } else if top_keys().contains(&key) && entry.above != "health" {
-            format!("`{key}` belongs to the top of the file, above the first table")
-        } else if own && known == settings::keys() {
-            format!("`{key}` belongs into a [[listener]]")
-        } else if let Some(table) = table {
-            format!("it belongs into `{table}`: {table} = {{ {key} = ... }}")
-        } else if shared && key != "protocol" {
-            format!("`{key}` belongs directly into the listener, above its tables")
-        } else {
-            suggest(key, known)
-        };
+        let hint = (self.hint_for_unknown)(entry, known);
         self.errors.add(entry.at, ValueError::new(what, hint));
     }
 }
