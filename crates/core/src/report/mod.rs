@@ -1,6 +1,7 @@
 //! What a report says, for every format: the sentences and, row by row, the page. Widths, colours and markup are the formats'.
 mod finding;
 mod head;
+mod make;
 mod page;
 mod stack;
 mod time;

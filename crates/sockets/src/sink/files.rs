@@ -18,6 +18,7 @@ use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 use parshall_sys::file_lock::FileLock;
 
+use self::parts::Parts;
 use super::account::{Account, Fault, Sink, disk_error_kind};
 use super::delivery::{BufferPool, Chunk, Delivery, Payload, Refusal, Rejected};
 use super::delivery_queue::{DeliveryQueue, QueueConfig};
@@ -31,6 +32,7 @@ use clap::ValueEnum;
 use parshall_host::error::UserError;
 use parshall_host::utc;
 
+mod parts;
 mod salvage;
 pub mod table;
 mod uncached;
@@ -49,17 +51,6 @@ const QUEUE_BYTES: usize = 8 << 20;
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The suffix of a file whose process was killed.
 const PARTIAL: &str = ".partial";
-
-/// The parts of a file, each complete by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Parts {
-    /// Messages, each preceded by its length.
-    Messages,
-    /// zstd frames.
-    Frames,
-    /// Row groups, each followed by a footer.
-    Pieces,
-}
 
 /// The parts of the files of a format and the suffix of their names. `None` for tables, which are not written to files.
 fn layout(format: SocketFormat) -> Option<(Parts, &'static str)> {

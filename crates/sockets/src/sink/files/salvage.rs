@@ -2,7 +2,7 @@
 use std::io;
 use std::path::Path;
 
-use super::Parts;
+use super::parts::Parts;
 use parshall_core::sockets::varint;
 
 use crate::format::parquet::file::{Assembler, MAGIC, PIECE_END, piece_of};

@@ -1,0 +1,113 @@
+//! Puts a page together from a report.
+use parshall_evidence::Report;
+
+use super::page::{Detail, Listed, Page, Services, Title, first_of, more, top_finding};
+use super::{finding, head, time};
+use crate::units;
+
+impl Page {
+    /// The page of a report.
+    pub fn new(report: &Report, detail: Detail) -> Page {
+        let top = top_finding(report);
+        let (notes, more_notes) = notes(report, detail);
+        Page {
+            detail,
+            head: head::parts(report, detail),
+            origin: report.origin.as_ref().map_or_else(Vec::new, |origin| head::origin(origin, detail)),
+            verdict: finding::verdict(report, detail),
+            chain: top.and_then(|top| finding::chain(top, detail)),
+            fix: top.and_then(finding::fix),
+            services: services(report, detail),
+            time: time::bars(report, detail),
+            evidence: top.and_then(|top| finding::evidence(top, detail)),
+            others: finding::others(report, detail),
+            listed: listed(report, detail),
+            notes: (!notes.is_empty()).then_some((Title("NOTES"), notes)),
+            more_notes,
+        }
+    }
+}
+
+fn services(report: &Report, detail: Detail) -> Option<Services> {
+    let asked: Vec<_> = report.services.iter().filter(|s| !s.followed).collect();
+    if asked.len() < 2 {
+        return None;
+    }
+    let (shown, left) = first_of(asked, detail);
+    Some(Services { title: Title("SERVICES"), rows: shown.into_iter().map(head::service).collect(), more: more(left) })
+}
+
+/// Causes that do not hold. A short page says how many; a full one lists those of which something was seen with their figures, and
+/// names the others.
+fn listed(report: &Report, detail: Detail) -> Vec<Listed> {
+    let (ruled_out, not_tested) = (&report.ruled_out, &report.not_tested);
+    if ruled_out.is_empty() && not_tested.is_empty() {
+        return Vec::new();
+    }
+    if detail == Detail::Short {
+        let tested = units::plural(ruled_out.len() as u64, "cause", "causes");
+        let untested = match not_tested.len() as u64 {
+            0 => String::new(),
+            n => format!("; {} could not be tested", units::count(n)),
+        };
+        let summary = Some(format!("{tested}{untested} (--full lists them)"));
+        return vec![Listed { title: Title("RULED OUT"), items: Vec::new(), summary }];
+    }
+    let mut lists = Vec::new();
+    if !ruled_out.is_empty() {
+        let (seen, unseen): (Vec<_>, Vec<_>) = ruled_out.iter().partition(|entry| entry.seen);
+        let names: Vec<String> = unseen.iter().map(|entry| name(&entry.cause)).collect();
+        lists.push(Listed {
+            title: Title("RULED OUT"),
+            items: grouped(seen.into_iter().map(|entry| (entry.cause.as_str(), super::why(entry)))),
+            summary: (!names.is_empty()).then(|| format!("Nothing was seen of {}.", names.join(", "))),
+        });
+    }
+    if !not_tested.is_empty() {
+        let items = grouped(not_tested.iter().map(|entry| (entry.cause.as_str(), entry.why.clone())));
+        lists.push(Listed { title: Title("NOT TESTED"), items, summary: None });
+    }
+    lists
+}
+
+fn name(cause: &str) -> String {
+    cause.replace('-', " ")
+}
+
+/// Causes with their reasons; those with the same reason share one item, at the position of the first.
+fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> Vec<String> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (cause, why) in list {
+        match groups.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, causes)) => causes.push(name(cause)),
+            None => groups.push((why, vec![name(cause)])),
+        }
+    }
+    groups.into_iter().map(|(why, causes)| format!("{} ({why})", causes.join(", "))).collect()
+}
+
+/// What limits how far the verdict can be trusted: what was lost comes first.
+fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
+    let probe = &report.probe;
+    let mut notes = Vec::new();
+    if probe.lost_events > 0 {
+        notes.push(format!(
+            "{} of {} events were lost because the buffer was full.",
+            units::count(probe.lost_events),
+            units::count(probe.events.saturating_add(probe.lost_events))
+        ));
+    }
+    if probe.untracked > 0 {
+        let n = units::plural(probe.untracked, "more flow or thread was", "more flows or threads were");
+        notes.push(format!("{n} beyond the limits and not seen."));
+    }
+    if head::is_sliced(report) {
+        notes.push(format!(
+            "Probes ran in slices of {} of the time; figures marked ≈ are scaled.",
+            units::percent_fixed(probe.observed_share)
+        ));
+    }
+    notes.extend(report.blind.iter().cloned());
+    let (notes, left) = first_of(notes, detail);
+    (notes, more(left))
+}
