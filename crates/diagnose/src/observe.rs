@@ -107,23 +107,14 @@ impl Session {
             background.iter().for_each(Background::leave_group);
         }
         let (best, mut reasons) = doctor::best_rung();
-        let mut rung = options.rung.map_or(best, |wanted| wanted.min(best));
+        let rung = options.rung.map_or(best, |wanted| wanted.min(best));
         if options.rung.is_some_and(|wanted| wanted < best) {
             reasons = vec![format!("the {} rung was requested", rung.as_str())];
         }
         let niced = (rung > Rung::Procfs).then(|| nice::increase(NICE_INCREMENT));
         let relays = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
         let began = Instant::now();
-        let attached = loop {
-            // In the background we would sample only while the CPU is idle. Only on the rung btf does nothing depend on when we run.
-            if rung != Rung::Btf {
-                background = None;
-            }
-            match open(rung, &resolved, options) {
-                Ok(attached) => break attached,
-                Err(error) => rung = lower(rung, error, &mut reasons)?,
-            }
-        };
+        let (rung, attached) = attach(rung, &resolved, options, &mut background, &mut reasons)?;
         Ok(Self {
             resolved,
             options: options.clone(),
@@ -152,11 +143,10 @@ impl Session {
                 Ok(capture) => return capture,
                 Err(error) => error,
             };
-            // The kernel may refuse something that the doctor could not foresee.
-            self.rung = lower(self.rung, failed, &mut self.reasons)?;
-            self.background = None;
             let began = Instant::now();
-            self.attached = open(self.rung, &self.resolved, &self.options)?;
+            let rung = lower(self.rung, failed, &mut self.reasons)?;
+            (self.rung, self.attached) =
+                attach(rung, &self.resolved, &self.options, &mut self.background, &mut self.reasons)?;
             self.attach_time = began.elapsed();
         }
     }
@@ -216,13 +206,29 @@ impl Session {
     }
 }
 
-fn open(rung: Rung, resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
-    let rung: &dyn window::Rung = match rung {
-        Rung::Btf => &Btf,
-        Rung::Tracepoint => &Tracepoints,
-        Rung::Procfs => &Procfs,
-    };
-    rung.open(resolved, options)
+/// Attaches on this rung, or on the next lower one that is possible: the kernel may refuse something that the doctor could not foresee.
+fn attach(
+    mut rung: Rung,
+    resolved: &Resolved,
+    options: &ObserveOptions,
+    background: &mut Option<Background>,
+    reasons: &mut Vec<String>,
+) -> anyhow::Result<(Rung, Box<dyn Attached>)> {
+    loop {
+        // In the background we would sample only while the CPU is idle. Only on the rung btf does nothing depend on when we run.
+        if rung != Rung::Btf {
+            *background = None;
+        }
+        let chosen: &dyn window::Rung = match rung {
+            Rung::Btf => &Btf,
+            Rung::Tracepoint => &Tracepoints,
+            Rung::Procfs => &Procfs,
+        };
+        match chosen.open(resolved, options) {
+            Ok(attached) => return Ok((rung, attached)),
+            Err(error) => rung = lower(rung, error, reasons)?,
+        }
+    }
 }
 
 /// The rung below one that has failed.
