@@ -8,6 +8,10 @@ use super::host::{self, IdleMeter};
 /// What a run of a program takes at most, on average over a slice: several times of what they do take.
 const RUN_MAX_NS: u64 = 5_000;
 
+/// What an event costs at most, on average over a slice. A first slice with hardly an event, and with runs that found nothing of the
+/// subject, would make each event of the later ones cost milliseconds.
+const EVENT_MAX_NS: f64 = 2_000.0;
+
 /// The meter of one observation.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -113,7 +117,7 @@ impl Meter {
         self.spans.push((slice.at, at));
         self.kernel_ns += spent;
         if self.timing && events > 0 {
-            self.ns_per_event = spent as f64 / events as f64;
+            self.ns_per_event = (spent as f64 / events as f64).min(EVENT_MAX_NS);
         }
     }
 }
@@ -143,6 +147,17 @@ mod tests {
         meter.end(700, reading(40, 5_000));
         assert_eq!(meter.kernel_ns, 6_500);
         assert_eq!(meter.cost(800, Reading::default()).kernel_ns, 0);
+    }
+
+    #[test]
+    fn runs_without_an_event_do_not_make_later_events_dear() {
+        let mut meter = Meter::new(true);
+        meter.begin(0, reading(0, 0));
+        meter.end(100, Reading { events: 2, timed_ns: 900_000, timed_runs: 1_000 });
+        assert_eq!(meter.kernel_ns, 900_000);
+        meter.timing = false;
+        meter.begin(200, reading(2, 0));
+        assert_eq!(meter.cost(300, reading(1_002, 0)).kernel_ns, 2_000_000);
     }
 
     #[test]

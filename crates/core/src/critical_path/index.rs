@@ -1,6 +1,7 @@
 //! Lookups in a timeline: by thread, by socket, by time.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 
 use parshall_evidence::{FlowId, HopKind};
 
@@ -20,6 +21,12 @@ pub struct Index<'a> {
     calls: HashMap<u32, Vec<SocketCall>>,
     /// Threads that read or answered requests.
     serving: HashSet<u32>,
+    /// The last call on the sockets that are served at an address.
+    last_served: HashMap<SocketAddr, SocketCall>,
+    /// By process, its sockets that are not served and on which something moved.
+    asking: HashMap<u32, Vec<FlowId>>,
+    /// Threads of each process.
+    threads: HashMap<u32, usize>,
     /// By process, the connections that it opened, in the order of the first sends on them.
     first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
     /// By process, the thread that ended most of the time its threads slept in futex.
@@ -34,11 +41,21 @@ impl<'a> Index<'a> {
         let mut by_thread: HashMap<u32, Vec<SocketCall>> = HashMap::new();
         let mut found = BTreeMap::new();
         let mut first_sends: HashMap<u32, Vec<(u64, FlowId)>> = HashMap::new();
+        let (mut last_served, mut asking) = (HashMap::new(), HashMap::<u32, Vec<FlowId>>::new());
         for (id, calls) in &timeline.calls {
             for call in calls {
                 by_thread.entry(call.tid).or_default().push(*call);
             }
             let Some(socket) = timeline.sockets.get(id) else { continue };
+            if let Some(last) = calls.last().filter(|_| socket.serves) {
+                let known = last_served.entry(socket.local).or_insert(*last);
+                if last.at_ns >= known.at_ns {
+                    *known = *last;
+                }
+            }
+            if !socket.serves {
+                asking.entry(socket.pid).or_default().push(*id);
+            }
             if socket.serves {
                 found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
             } else if let Some(first) = calls.first().filter(|call| socket.opened && call.op == Op::Send) {
@@ -50,8 +67,20 @@ impl<'a> Index<'a> {
         let requests = || found.values().flatten();
         let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
         let usual_wakers = timeline.usual_wakers.clone();
-        let mut index =
-            Index { timeline, requests: found, calls: by_thread, serving, first_sends, usual_wakers, used: None };
+        let mut threads: HashMap<u32, usize> = HashMap::new();
+        timeline.names.values().for_each(|names| *threads.entry(names.pid).or_default() += 1);
+        let mut index = Index {
+            timeline,
+            requests: found,
+            calls: by_thread,
+            serving,
+            last_served,
+            asking,
+            threads,
+            first_sends,
+            usual_wakers,
+            used: None,
+        };
         if timeline.left_out == 0 {
             index.usual_wakers = index.find_usual_wakers();
         }
@@ -124,7 +153,7 @@ impl<'a> Index<'a> {
 
     /// Whether a process has a single thread, as far as was seen.
     pub fn has_one_thread(&self, pid: u32) -> bool {
-        self.timeline.names.values().filter(|names| names.pid == pid).count() == 1
+        self.threads.get(&pid) == Some(&1)
     }
 
     /// The process at the other end of a socket, if it is one of this host.
@@ -205,12 +234,7 @@ impl<'a> Index<'a> {
         let socket = self.socket(id)?;
         let queue = if socket.other_end.is_some() { HopKind::Unread } else { HopKind::AcceptQueue };
         let before = socket.other_end.and_then(|end| self.timeline.calls.get(&end)?.last());
-        let of_port = || {
-            let serves = |s: &&Socket| s.serves && s.local == socket.remote;
-            let ids = self.timeline.sockets.iter().filter(|(_, s)| serves(s)).map(|(id, _)| id);
-            ids.filter_map(|id| self.timeline.calls.get(id)?.last()).max_by_key(|call| call.at_ns)
-        };
-        before.or_else(of_port).map(|call| (call.tid, queue))
+        before.or_else(|| self.last_served.get(&socket.remote)).map(|call| (call.tid, queue))
     }
 
     /// The last send on a socket that began before `before`.
@@ -234,8 +258,8 @@ impl<'a> Index<'a> {
     /// A connection of the process of `tid` on which a request was sent after `from` and not answered by `to`.
     pub fn unanswered_send(&self, tid: u32, from: u64, to: u64) -> Option<&'a SocketCall> {
         let pid = self.names(tid)?.pid;
-        let own = self.timeline.sockets.iter().filter(|(_, s)| s.pid == pid && !s.serves);
-        own.filter_map(|(id, _)| {
+        let own = self.asking.get(&pid)?.iter();
+        own.filter_map(|id| {
             let calls = self.timeline.calls.get(id)?;
             calls[..calls.partition_point(|c| c.at_ns <= to)].last().filter(|c| c.op == Op::Send && c.since_ns >= from)
         })

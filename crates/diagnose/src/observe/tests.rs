@@ -98,9 +98,12 @@ fn two_windows(rung: Rung) {
     assert_eq!((second.net.opened, second.net.closed), (0, 0), "{:?}", second.net);
     // What slices leave out of a busy host's window cannot be counted.
     let whole = |capture: &Capture| rung > Rung::Procfs && capture.slices.count == 1 && capture.probe.lost_events == 0;
-    // The first receive of each connection was called before the window, and is not counted.
-    for (capture, requests) in [(&first, 39), (&second, 19 + 29)].into_iter().filter(|(capture, _)| whole(capture)) {
-        assert_eq!(received_by_servers(capture), requests * REQUEST_BYTES as u64, "{:?}", capture.threads);
+    // The first receive of each connection is not counted where it was called before the window, as it is unless the host is busy.
+    for (capture, requests, connections) in [(&first, 40, 1), (&second, 20 + 30, 2)] {
+        let received = received_by_servers(capture);
+        let bytes = |requests| requests * REQUEST_BYTES as u64;
+        let range = bytes(requests - connections)..=bytes(requests);
+        assert!(!whole(capture) || range.contains(&received), "{received}, not {range:?}: {:?}", capture.threads);
     }
     for (capture, requests) in [(&first, 40), (&second, 20), (&second, 30)] {
         if rung == Rung::Btf && whole(capture) {

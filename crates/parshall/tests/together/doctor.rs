@@ -44,7 +44,7 @@ fn a_bundle_says_what_became_of_every_object_and_names_no_host() {
     assert!(page.contains(&rung) && bundle.contains(&rung), "{bundle}");
     let objects: Vec<&str> =
         bundle.lines().filter(|line| line.contains(": works") || line.contains(": refused: ")).collect();
-    assert_eq!(objects.len(), 9, "{bundle}");
+    assert_eq!(objects.len(), 6, "{bundle}");
     let works = document["rung"] == "btf";
     assert_eq!(objects[0] == "probes of the rung btf: works", works, "{bundle}");
     assert_eq!(bundle.lines().any(|line| line == "    used: on_switch"), works, "{bundle}");

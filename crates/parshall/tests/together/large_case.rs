@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parshall_core::judge::judge;
 use parshall_evidence::Capture;
+use parshall_evidence::timeline::{self, OffCpu, SocketCall, Waker};
 
 /// Far more than it takes on a busy host. An account of each pair of records would take longer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -108,6 +109,53 @@ fn judge_grown(name: &str, entries: usize) {
         std::thread::spawn(move || judged.send(judge(&capture).findings.len()));
         let findings = done.recv_timeout(LIMIT);
         assert!(findings.is_ok(), "{name} with {common:?} in common is not judged within {LIMIT:?}");
+    }
+}
+
+/// Repeats a timeline under other numbers until it has about `entries` events. What is `Common::Addresses` leaves addresses and
+/// processes as they are.
+fn grown_timeline(capture: &Capture, entries: usize, common: Common) -> Capture {
+    let timeline = capture.timeline.as_ref().expect("a timeline");
+    let mut all = timeline.clone();
+    for copy in 1..u32::try_from(entries / timeline.events().max(1)).expect("a small number") {
+        let id = |id: u64| id + (u64::from(copy) << 40);
+        let tid = |tid: u32| if tid == 0 { 0 } else { tid + copy * 1_000_000 };
+        let pid = |pid: u32| if common == Common::Addresses { pid } else { tid(pid) };
+        let waker = |waker| if let Waker::Thread(by) = waker { Waker::Thread(tid(by)) } else { waker };
+        for (own, offs) in &timeline.off_cpu {
+            let of =
+                |off: &OffCpu| OffCpu { tid: tid(off.tid), waker: waker(off.waker), target: id(off.target), ..*off };
+            all.off_cpu.insert(tid(*own), offs.iter().map(of).collect());
+        }
+        for (own, calls) in &timeline.calls {
+            let of = |call: &SocketCall| SocketCall { socket: id(call.socket), tid: tid(call.tid), ..*call };
+            all.calls.insert(id(*own), calls.iter().map(of).collect());
+        }
+        for (own, socket) in &timeline.sockets {
+            let other_end = socket.other_end.map(id);
+            all.sockets.insert(id(*own), timeline::Socket { pid: pid(socket.pid), other_end, ..*socket });
+        }
+        for (own, names) in &timeline.names {
+            all.names.insert(tid(*own), timeline::Names { pid: pid(names.pid), ..names.clone() });
+        }
+        all.observed_pids.extend(timeline.observed_pids.iter().map(|(own, since)| (pid(*own), *since)));
+        all.asked_pids.extend(timeline.asked_pids.iter().map(|own| pid(*own)));
+    }
+    Capture { timeline: Some(all), ..capture.clone() }
+}
+
+#[test]
+fn a_large_timeline_is_judged() {
+    for (name, capture) in super::docket::captures().filter(|(name, _)| name.starts_with("chain-")) {
+        for common in [Common::Addresses, Common::Nothing] {
+            let capture = grown_timeline(&capture, 100_000, common);
+            let (judged, done) = channel();
+            std::thread::spawn(move || judged.send(judge(&capture).findings.len()));
+            assert!(
+                done.recv_timeout(LIMIT).is_ok(),
+                "{name} with {common:?} in common is not judged within {LIMIT:?}"
+            );
+        }
     }
 }
 
