@@ -28,8 +28,11 @@ pub fn debt(end: &WaitingEnd) -> Debt {
         SYN_SENT if !end.serves && end.still_ns > 0 => return Debt::Sure,
         _ => return Debt::No,
     }
-    if end.serves && (end.unread_bytes > 0 || !end.accepted) {
+    if end.serves && !end.accepted {
         return Debt::Sure;
+    }
+    if end.serves && end.unread_bytes > 0 {
+        return if is_streaming(end) { Debt::No } else { Debt::Sure };
     }
     let (asked, answered) = if end.serves { (end.received_ns, end.sent_ns) } else { (end.sent_ns, end.received_ns) };
     match (asked, answered) {
@@ -41,6 +44,12 @@ pub fn debt(end: &WaitingEnd) -> Debt {
         (Some(asked), _) if end.serves && end.acked_ns.saturating_add(TICK_NS) < asked => Debt::No,
         _ => Debt::Maybe,
     }
+}
+
+/// It has sent since data arrived, within the window too: what it leaves unread keeps nobody waiting.
+fn is_streaming(end: &WaitingEnd) -> bool {
+    let sent_since = end.sent_ns.zip(end.received_ns).is_some_and(|(sent, received)| sent < received);
+    sent_since && end.still_ns == 0
 }
 
 #[cfg(test)]
@@ -77,7 +86,11 @@ mod tests {
     fn unread_and_unaccepted_is_owed_whatever_moved() {
         let idle = WaitingEnd { received_ns: Some(7004 * MS), sent_ns: Some(7000 * MS), ..end(1, true) };
         assert_eq!(debt(&idle), Debt::No);
-        assert_eq!(debt(&WaitingEnd { unread_bytes: 1, ..idle.clone() }), Debt::Sure);
+        assert_eq!(debt(&WaitingEnd { unread_bytes: 1, still_ns: 1, ..idle.clone() }), Debt::Sure);
+        // It streams, and never reads what its client sent first.
+        assert_eq!(debt(&WaitingEnd { unread_bytes: 1, still_ns: 0, ..idle.clone() }), Debt::No);
+        let not_sent = WaitingEnd { sent_ns: None, ..idle.clone() };
+        assert_eq!(debt(&WaitingEnd { unread_bytes: 1, still_ns: 0, ..not_sent }), Debt::Sure);
         assert_eq!(debt(&WaitingEnd { accepted: false, received_ns: None, sent_ns: None, ..idle.clone() }), Debt::Sure);
         // Its client has closed.
         assert_eq!(debt(&WaitingEnd { unread_bytes: 1, state: 8, ..idle.clone() }), Debt::No);
