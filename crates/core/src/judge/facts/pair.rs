@@ -48,8 +48,8 @@ impl Same {
         let span = |i: usize| (flows[i].rec.begin_ns, flows[i].rec.end_ns);
         let own = span(index);
         let from = self.ends.partition_point(|end| *end <= own.0);
-        let meeting = self.begins[from..].iter().take_while(|(begin, _)| *begin < own.1).map(|(_, i)| *i);
-        let longest = meeting
+        let overlapping = self.begins[from..].iter().take_while(|(begin, _)| *begin < own.1).map(|(_, i)| *i);
+        let longest = overlapping
             .filter(|i| *i != index)
             .take(SAME_MAX)
             .max_by_key(|&i| (overlap(own, span(i)), i))
