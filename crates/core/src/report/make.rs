@@ -1,5 +1,5 @@
 //! Puts a page together from a report.
-use parshall_evidence::Report;
+use parshall_evidence::{Report, Status};
 
 use super::page::{Detail, Listed, Page, Services, Title, first_of, more, top_finding};
 use super::{finding, head, time};
@@ -108,6 +108,8 @@ fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
         ));
     }
     notes.extend(report.blind.iter().cloned());
-    let (notes, left) = first_of(notes, detail);
+    // Where the evidence is not enough, the notes are what the user can change.
+    let all = report.verdict.status == Status::InsufficientEvidence;
+    let (notes, left) = first_of(notes, if all { Detail::Full } else { detail });
     (notes, more(left))
 }

@@ -172,7 +172,7 @@ fn with_o_the_report_is_in_a_file_that_only_its_owner_can_read() {
         let (text, shown) =
             (std::fs::read_to_string(&out).unwrap(), parshall(&["show", case_name, "--format", format]));
         assert_eq!(text, shown.stdout);
-        assert!(text.contains("parshall") && text.contains("attach"), "{text}");
+        assert!(text.contains("parshall") && text.contains("procfs"), "{text}");
         // A device or a pipe is written directly, without a temporary file.
         let done = parshall(&["show", case_name, "--format", format, "-o", "/proc/self/fd/1"]);
         assert_eq!(done.stdout, text);
