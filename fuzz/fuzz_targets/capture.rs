@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
             return;
         }
         let capture = compat::migrate(capture);
-        if let Some(timeline) = &capture.timeline {
+        if let Some(timeline) = capture.timeline.clone() {
             reduced(timeline);
         }
         let report = parshall_core::judge::judge(&capture);

@@ -27,18 +27,11 @@ pub fn create(path: &Path) -> Result<PrivateFile, UserError> {
 }
 
 /// Writes a capture as a case.
-pub fn write(capture: &Capture, file: PrivateFile) -> anyhow::Result<()> {
-    let large = capture.timeline.as_ref().filter(|timeline| timeline.events() > EVENTS_WHOLE_MAX);
-    let bytes = match large.map(reduced) {
-        Some(timeline) => packed(&with_timeline(capture, timeline)),
-        None => packed(capture),
-    };
-    Ok(file.write(&bytes.context("the capture as JSON")?)?)
-}
-
-/// The capture with another timeline.
-fn with_timeline(capture: &Capture, timeline: Timeline) -> Capture {
-    Capture { timeline: Some(timeline), ..capture.clone() }
+pub fn write(mut capture: Capture, file: PrivateFile) -> anyhow::Result<()> {
+    let is_large = |timeline: &Timeline| timeline.events() > EVENTS_WHOLE_MAX;
+    capture.timeline = capture.timeline.map(|timeline| if is_large(&timeline) { reduced(timeline) } else { timeline });
+    let bytes = packed(&capture).context("the capture as JSON")?;
+    Ok(file.write(&bytes)?)
 }
 
 fn packed(capture: &Capture) -> anyhow::Result<Vec<u8>> {
@@ -158,15 +151,16 @@ mod tests {
         let path = directory.path().join("redis.case");
         let old = recorded();
         assert!(old.schema == CAPTURE_SCHEMA && old.timeline.is_none() && !old.services.is_empty());
-        let with_timeline = with_timeline(&old, Timeline { slices: vec![(0, 5)], ..Timeline::default() });
-        write(&with_timeline, create(&path).expect("a file")).expect("saved");
+        let timeline = Some(Timeline { slices: vec![(0, 5)], ..Timeline::default() });
+        let with_timeline = Capture { timeline, ..old };
+        write(with_timeline.clone(), create(&path).expect("a file")).expect("saved");
         let read = read(&path).expect("a case");
         assert_eq!(read, Capture { services: Vec::new(), ..with_timeline });
     }
 
     #[test]
     fn a_full_disk_is_said() {
-        let error = write(&recorded(), create(Path::new("/dev/full")).expect("a device")).expect_err("it is full");
+        let error = write(recorded(), create(Path::new("/dev/full")).expect("a device")).expect_err("it is full");
         assert!(error.to_string().contains("/dev/full cannot be written: No space left"), "{error}");
     }
 

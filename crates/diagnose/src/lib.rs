@@ -53,7 +53,7 @@ pub fn attach(config: &AttachRequest) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
     // Where possible we use only idle CPU time, from the search for the subject to the report.
     let (capture, _background) = observe::observe(&config.select, &config.observe, Background::enter())?;
-    results.write(&capture)?;
+    results.write(capture)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -63,7 +63,7 @@ pub fn run(config: &RunRequest) -> anyhow::Result<ExitCode> {
     proc_fs::needs_our_numbers("start the command by itself, and use `attach`")?;
     let results = Results::open(&config.results)?;
     let mut command = Started::start(&config.program, &config.arguments)?;
-    let written = command.observe(&config.observe).and_then(|capture| results.write(&capture));
+    let written = command.observe(&config.observe).and_then(|capture| results.write(capture));
     // A command that has begun runs to its end, even if the observation has failed.
     let status = if command.has_begun() { Some(command.wait()?) } else { None };
     written?;
@@ -76,6 +76,6 @@ pub fn run(config: &RunRequest) -> anyhow::Result<ExitCode> {
 /// `parshall show`.
 pub fn show(config: &ShowRequest) -> anyhow::Result<ExitCode> {
     let results = Results::open(&config.results)?;
-    results.write(&case::read(&config.case)?)?;
+    results.write(case::read(&config.case)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -80,7 +80,7 @@ impl Meter {
         let cpus = host::cpus();
         let idle = self.idle.as_mut().map_or(0.0, |meter| meter.measure(now));
         let Some(slice) = self.slice else {
-            return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle, events: 0, request_ns: None };
+            return Cost { kernel_ns: 0, elapsed_ns: 1, cpus, idle, events: 0 };
         };
         Cost {
             kernel_ns: self.spent(&slice, reading),
@@ -88,7 +88,6 @@ impl Meter {
             cpus,
             idle,
             events: reading.events.saturating_sub(slice.reading.events),
-            request_ns: None,
         }
     }
 

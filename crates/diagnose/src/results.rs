@@ -28,8 +28,8 @@ impl<'a> Results<'a> {
 
     /// Judges the capture and writes everything. A report that cannot be written does not cost the case, nor a case the
     /// report.
-    pub fn write(self, capture: &Capture) -> anyhow::Result<()> {
-        let text = report::render(&parshall_core::judge::judge(capture), &self.config.output)?;
+    pub fn write(self, capture: Capture) -> anyhow::Result<()> {
+        let text = report::render(&parshall_core::judge::judge(&capture), &self.config.output)?;
         let printed = match (self.report, &self.config.to) {
             (Some(file), _) => file.write(text.as_bytes()).map_err(anyhow::Error::from),
             (None, Destination::Stderr) => output::print_to(std::io::stderr(), &text),

@@ -73,8 +73,8 @@ pub fn run(
     let capture = observe_subject(&recipe.subject, &testbed, request)?;
     interrupt.check()?;
     testbed.end(measured);
-    save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
+    save.map_or(Ok(()), |file| diagnose::case::write(capture, file))?;
     steps.heading("2  Diagnose: what the kernel saw")?;
     steps.line(&format!("{}\n", report::text(&report, steps.style, request.detail).trim_end()))?;
 

@@ -104,8 +104,8 @@ fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: 
     let loads = testbed.end_all();
     drop(testbed);
     drop(progress);
-    save.map_or(Ok(()), |file| diagnose::case::write(&capture, file))?;
     let report = parshall_core::judge::judge(&capture);
+    save.map_or(Ok(()), |file| diagnose::case::write(capture, file))?;
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, request, &report, matched, loads)?;
     Ok(matched)

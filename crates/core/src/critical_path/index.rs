@@ -47,19 +47,18 @@ impl<'a> Index<'a> {
                 by_thread.entry(call.tid).or_default().push(*call);
             }
             let Some(socket) = timeline.sockets.get(id) else { continue };
-            if let Some(last) = calls.last().filter(|_| socket.serves) {
+            if socket.serves {
+                found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
+                let Some(last) = calls.last() else { continue };
                 let known = last_served.entry(socket.local).or_insert(*last);
                 if last.at_ns >= known.at_ns {
                     *known = *last;
                 }
-            }
-            if !socket.serves {
+            } else {
                 asking.entry(socket.pid).or_default().push(*id);
-            }
-            if socket.serves {
-                found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
-            } else if let Some(first) = calls.first().filter(|call| socket.opened && call.op == Op::Send) {
-                first_sends.entry(socket.pid).or_default().push((first.at_ns, *id));
+                if let Some(first) = calls.first().filter(|call| socket.opened && call.op == Op::Send) {
+                    first_sends.entry(socket.pid).or_default().push((first.at_ns, *id));
+                }
             }
         }
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));

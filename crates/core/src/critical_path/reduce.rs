@@ -8,21 +8,21 @@ use super::index::Index;
 use super::service;
 
 /// The timeline without the times off the CPU that no conclusion about a request rests on. [`super::services`] are the same.
-pub fn reduced(timeline: &Timeline) -> Timeline {
-    let index = Index::noting(timeline);
+pub fn reduced(mut timeline: Timeline) -> Timeline {
+    let index = Index::noting(&timeline);
     service::found(&index);
     let (used, usual_wakers) = index.into_noted();
-    let mut reduced = Timeline { usual_wakers, ..timeline.clone() };
+    timeline.usual_wakers = usual_wakers;
     let mut left_out = 0;
-    reduced.off_cpu.retain(|_, offs| {
+    timeline.off_cpu.retain(|_, offs| {
         let had = offs.len();
         offs.retain(|off| used.contains(&(off.tid, off.begin_ns)));
         left_out += (had - offs.len()) as u64;
         !offs.is_empty()
     });
-    reduced.left_out = reduced.left_out.saturating_add(left_out);
-    drop_unused(&mut reduced);
-    reduced
+    timeline.left_out = timeline.left_out.saturating_add(left_out);
+    drop_unused(&mut timeline);
+    timeline
 }
 
 /// Drops sockets and names that no event refers to.

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
-
 use parshall_evidence::timeline::{Op, Socket, SocketCall};
 
 /// One request of a served socket.
@@ -40,6 +39,13 @@ struct Slice {
     end: u64,
     /// Data that arrives up to here may continue what began before the slice. The window's only slice sees nearly all from their begin.
     cut_until: u64,
+}
+
+impl Slice {
+    /// The `n`-th call on a socket in this slice, which moved what came at `at`, may continue what began before.
+    fn cuts(self, n: usize, at: u64) -> bool {
+        n == 0 && at < self.cut_until
+    }
 }
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
@@ -87,7 +93,7 @@ fn stream(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Req
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
             Op::Receive if open.is_none() => {
                 let mut request = begun(id, call, begin);
-                request.cut = begin < cut_until && (call.since_ns < begin || n == 0 && request.arrived_ns < cut_until);
+                request.cut = slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
                 if let Some((established_ns, at_ns, tid)) = accepted.take() {
                     // What arrives with the end of the handshake waits for accept() too.
                     request.arrived_ns = request.arrived_ns.max(established_ns.max(begin));
@@ -97,7 +103,7 @@ fn stream(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Req
             }
             Op::Receive => {}
             Op::Send => {
-                let cut = (n == 0 && begin < cut_until).then(|| under_way(id, call, begin));
+                let cut = slice.cuts(n, begin).then(|| under_way(id, call, begin));
                 requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
         }
@@ -155,17 +161,17 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
     let mut requests = Vec::new();
     let asks = calls.iter().any(|call| call.op == Op::Send);
     for slice in each_slice(slices) {
-        let Slice { begin, end, cut_until } = slice;
+        let Slice { begin, end, .. } = slice;
         let mut open: Option<Request> = None;
         for (n, call) in in_slice(calls, slice).iter().enumerate() {
             match call.op {
                 Op::Send if open.is_none() => {
                     let at = call.since_ns.max(begin);
-                    let cut = n == 0 && at < cut_until;
+                    let cut = slice.cuts(n, at);
                     open = Some(Request { arrived_ns: at, read_ns: at, cut, ..begun(id, call, begin) });
                 }
                 Op::Receive => {
-                    let cut = (n == 0 && asks && begin < cut_until).then(|| under_way(id, call, begin));
+                    let cut = (asks && slice.cuts(n, begin)).then(|| under_way(id, call, begin));
                     requests.extend(open.take().or(cut).map(|request| {
                         let end_ns = call.since_ns.max(request.arrived_ns);
                         Request { end_ns, reply_tid: Some(call.tid), ..request }

@@ -104,17 +104,18 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     }
     let pids = pids(index, &all, members);
     let since = pids.iter().filter_map(|pid| timeline.observed_pids.get(pid)).min().copied().unwrap_or(0);
-    let answered: Vec<&Request> = all.iter().filter(|r| r.reply_tid.is_some() && !is_abandoned(index, r)).collect();
+    let abandoned: Vec<bool> = all.iter().map(|request| is_abandoned(index, request)).collect();
+    let kept = || all.iter().zip(&abandoned).filter(|(_, abandoned)| !**abandoned).map(|(request, _)| request);
+    let answered = kept().filter(|r| r.reply_tid.is_some()).count() as u64;
     let outstanding_ns = all.iter().fold(0u64, |sum, r| sum.saturating_add(r.ns()));
-    let sliced = timeline.slices.len() > 1 && !answered.is_empty();
-    let seen = |r: &Request| Seen { ns: r.ns(), whole: r.reply_tid.is_some() && !is_abandoned(index, r) };
+    let sliced = timeline.slices.len() > 1 && answered > 0;
+    let seen = all.iter().zip(&abandoned).filter(|(r, _)| !r.cut);
     let latency = latency::estimate(
-        all.iter().filter(|r| !r.cut).map(seen).collect(),
-        sliced.then(|| outstanding_ns as f64 / answered.len() as f64),
+        seen.map(|(r, abandoned)| Seen { ns: r.ns(), whole: r.reply_tid.is_some() && !abandoned }).collect(),
+        sliced.then(|| outstanding_ns as f64 / answered as f64),
     );
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
-    let waits = |r: &&Request| r.reply_tid.is_none() && r.end_ns >= last_slice.1 && !is_abandoned(index, r);
-    let waiting = all.iter().filter(waits);
+    let waiting = kept().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
     let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
@@ -126,10 +127,10 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         followed: group.followed,
         waited: false,
         pids,
-        requests: answered.len() as u64,
+        requests: answered,
         unanswered: waiting.clone().count() as u64,
         unanswered_longest_ns: waiting.map(Request::ns).max().unwrap_or(0),
-        abandoned: all.iter().filter(|r| is_abandoned(index, r)).count() as u64,
+        abandoned: abandoned.iter().filter(|abandoned| **abandoned).count() as u64,
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         moved: moved(&all),
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,

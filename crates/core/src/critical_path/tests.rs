@@ -601,10 +601,10 @@ mod properties {
             let saved = serde_json::to_string(&timeline).unwrap();
             let read = serde_json::from_str::<Timeline>(&saved).unwrap();
             prop_assert_eq!(&read, &timeline);
-            let small = reduced(&timeline);
+            let small = reduced(timeline.clone());
             prop_assert_eq!(small.left_out as usize, timeline.events() - small.events());
             prop_assert_eq!(&services(&small), &found);
-            prop_assert_eq!(&reduced(&small), &small);
+            prop_assert_eq!(&reduced(small.clone()), &small);
         }
 
         #[test]
@@ -622,7 +622,8 @@ mod properties {
             }
             if let Ok(timeline) = serde_json::from_value::<Timeline>(json) {
                 services(&timeline);
-                prop_assert!(reduced(&timeline).events() <= timeline.events());
+                let events = timeline.events();
+                prop_assert!(reduced(timeline).events() <= events);
             }
         }
 

@@ -51,8 +51,6 @@ pub struct Cost {
     pub idle: f64,
     /// Events that the probes handled in this time.
     pub events: u64,
-    /// The time that requests take on average, by Little's law; None while none was seen.
-    pub request_ns: Option<Ns>,
 }
 
 impl Cost {
@@ -132,8 +130,8 @@ impl SlicePlan {
         if self.on_since.is_some() { self.relook_at } else { self.resume_at }
     }
 
-    /// Called often; `cost` is of the current slice.
-    pub fn step(&mut self, now: Ns, cost: Cost) -> Step {
+    /// Called often; `cost` is of the current slice, and `request_ns` the time that requests take on average, None while none was seen.
+    pub fn step(&mut self, now: Ns, cost: Cost, request_ns: Option<Ns>) -> Step {
         match self.on_since {
             None if now >= self.resume_at => {
                 self.on_since = Some(now);
@@ -153,7 +151,7 @@ impl SlicePlan {
                     self.relook_at = now + RECHECK_NS;
                     return Step::Keep;
                 }
-                let whole_requests = cost.request_ns.map_or(0, |ns| ns.saturating_mul(REQUESTS_PER_SLICE));
+                let whole_requests = request_ns.map_or(0, |ns| ns.saturating_mul(REQUESTS_PER_SLICE));
                 let least_ns = whole_requests.min(self.gap_max);
                 if now < since.saturating_add(least_ns) {
                     self.relook_at = since + least_ns;
@@ -191,7 +189,7 @@ mod tests {
 
     /// Many events, of requests whose length is not known.
     fn cost() -> Cost {
-        Cost { kernel_ns: 0, elapsed_ns: 0, cpus: 2, idle: 0.0, events: 1_000_000, request_ns: None }
+        Cost { kernel_ns: 0, elapsed_ns: 0, cpus: 2, idle: 0.0, events: 1_000_000 }
     }
 
     /// Runs a plan over `window` with a given cost of full-time probing; returns (observed, slices).
@@ -203,7 +201,7 @@ mod tests {
             now += 10 * MS;
             let elapsed = since.map_or(0, |s| now - s);
             let kernel_ns = (elapsed as f64 * cores_full_time) as u64;
-            match plan.step(now, Cost { kernel_ns, elapsed_ns: elapsed, cpus: 2, idle, ..cost() }) {
+            match plan.step(now, Cost { kernel_ns, elapsed_ns: elapsed, cpus: 2, idle, ..cost() }, None) {
                 Step::Pause => {
                     observed += elapsed;
                     since = None;
@@ -266,7 +264,7 @@ mod tests {
                 // 0.1 % of a CPU, and 12 ms in which the CPU was taken away in a program.
                 let kernel_ns = now / 1_000 + if now >= pause_at { 12 * MS } else { 0 };
                 let cost = Cost { kernel_ns, elapsed_ns: now, cpus: 2, idle: 0.0, ..cost() };
-                assert_eq!(plan.step(now, cost), Step::Keep, "a pause at {pause_at}: {now}");
+                assert_eq!(plan.step(now, cost, None), Step::Keep, "a pause at {pause_at}: {now}");
             }
         }
     }
@@ -277,8 +275,8 @@ mod tests {
             let (mut plan, mut lengths, mut since) = (SlicePlan::new(0, 5_000 * MS), Vec::new(), 0);
             for now in (1..500).map(|tick| tick * 10 * MS) {
                 let elapsed_ns = now - since;
-                let cost = Cost { kernel_ns: elapsed_ns / 2, elapsed_ns, request_ns, ..cost() };
-                match plan.step(now, cost) {
+                let cost = Cost { kernel_ns: elapsed_ns / 2, elapsed_ns, ..cost() };
+                match plan.step(now, cost, request_ns) {
                     Step::Pause => lengths.push(elapsed_ns),
                     Step::Resume => since = now,
                     Step::Keep => {}
@@ -298,7 +296,7 @@ mod tests {
         for now in (1..100).map(|tick| tick * 10 * MS) {
             // 12 requests a second with some events each, on a host whose clock says that they cost 4 % of a CPU.
             let cost = Cost { kernel_ns: now / 25, elapsed_ns: now, events: now / (5 * MS), ..cost() };
-            assert_eq!(plan.step(now, cost), Step::Keep, "{now}");
+            assert_eq!(plan.step(now, cost, None), Step::Keep, "{now}");
         }
     }
 

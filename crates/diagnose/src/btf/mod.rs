@@ -17,7 +17,7 @@ use parshall_bpf::diagnose::net::{NetKey, NetValue};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::owned::{Owned, of_subject};
-use parshall_core::observe::slice::{self, SlicePlan, Step};
+use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_core::units;
 use parshall_evidence::{FlowId, FlowRecord, FlowStall, NetCounts, Rung, TcpSnapshot, ThreadRecord, Unseen};
 
@@ -184,7 +184,7 @@ impl window::Window for Window<'_> {
                 continue;
             }
             let cost = self.meter.cost(now, reading(self.probes));
-            match plan.step(now, slice::Cost { request_ns: self.timeline.mean_request_ns(now), ..cost }) {
+            match plan.step(now, cost, self.timeline.mean_request_ns(now)) {
                 Step::Keep => {}
                 Step::Pause => self.pause()?,
                 Step::Resume => self.resume()?,

@@ -62,7 +62,7 @@ fn ledgers_sum_up(capture: &Capture) {
     assert_eq!(late, None, "a stall outside of the window");
 }
 
-/// Calls with results of so many bytes, by all threads that serve.
+/// Bytes that all serving threads received, by the results of their calls.
 fn received_by_servers(capture: &Capture) -> u64 {
     let serves = |thread: &&ThreadRecord| thread.comm == "serves";
     let calls = capture.threads.iter().filter(serves).flat_map(|thread| &thread.syscalls);

@@ -179,7 +179,7 @@ impl window::Window for Window<'_> {
             }
             let now = monotonic_ns();
             let step = if now >= plan.due_at() {
-                plan.step(now, self.meter.cost(now, reading(self.classic)))
+                plan.step(now, self.meter.cost(now, reading(self.classic)), None)
             } else {
                 Step::Keep
             };

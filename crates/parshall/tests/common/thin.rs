@@ -23,7 +23,7 @@ fn beginning(timeline: &Timeline) -> Timeline {
     let mut kept = times.len();
     loop {
         let until = times.get(kept).copied().unwrap_or(u64::MAX);
-        let short = reduced(&clipped(timeline.clone(), until));
+        let short = reduced(clipped(timeline.clone(), until));
         if short.events() <= EVENTS_MAX {
             return short;
         }

@@ -76,7 +76,7 @@ mod tests {
         args: Args,
     }
 
-    /// Runs clients for a time against a server that answers so many requests of each connection, and then no more.
+    /// Runs clients for a time against a server that stops answering after a number of requests on each connection.
     fn run(arguments: &[&str], answers: usize, time: Duration) -> (Tally, Duration) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let target = listener.local_addr().expect("an address");
