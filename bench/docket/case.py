@@ -1,5 +1,6 @@
 """Reads a case from a TOML file in cases/ and fills in its variables. README.md describes the keys."""
 import glob
+import hashlib
 import os
 import re
 import shlex
@@ -14,11 +15,11 @@ METRICS = ("p50_ms", "p99_ms", "mean_ms", "rate", "mb_s")
 READY = ("port", "udp", "file", "exit", "seconds", "now")
 
 KEYS = {
-    "": {"title", "role", "needs", "subject", "namespaces", "path", "veth", "resolv", "sysctl", "disk", "with", "files", "process",
+    "": {"title", "role", "source", "round", "needs", "subject", "namespaces", "path", "veth", "resolv", "sysctl", "disk", "with", "files", "process",
          "load", "expect", "change"},
     "process": {"name", "run", "in", "env", "ready", "cgroup", "user", "nofile", "cpus", "group"},
     "load": {"run", "in", "metric", "warmup"},
-    "expect": {"status", "causes", "hop", "leaf"},
+    "expect": {"status", "causes", "accept", "hop", "leaf"},
     "hop": {"process", "thread", "waits_on"},
     "leaf": {"process", "thread", "cause"},
     "change": {"what", "kind", "with", "drop"},
@@ -59,6 +60,7 @@ class Case:
                 raise CaseError(f"{path}: {e}") from e
         self._check(t)
         self.title, self.role, self.subject = t["title"], t["role"], t["subject"]
+        self.source, self.round = t.get("source"), t.get("round", 0)
         self.needs = t.get("needs", [])
         self.namespaces = t.get("namespaces", ["host"])
         self.path, self.veth, self.resolv = t.get("path"), t.get("veth", False), t.get("resolv")
@@ -72,6 +74,8 @@ class Case:
         for key in ("title", "role", "subject", "process", "load", "expect"):
             if key not in t:
                 raise CaseError(f"{where}: {key} is missing")
+        if t.get("round") and not str(t.get("source", "")).startswith("http"):
+            raise CaseError(f"{where}: a case of a round needs its source, the address of the public report")
         if t["role"] not in ROLES:
             raise CaseError(f"{where}: role is {t['role']}, not one of {', '.join(ROLES)}")
         for p in t["process"]:
@@ -99,6 +103,11 @@ class Case:
                 raise CaseError(f"{where}: the change sets {', '.join(sorted(unset))}, which [with] does not have")
         if t["role"] == "chain" and not (e.get("hop") and e.get("leaf")):
             raise CaseError(f"{where}: a chain needs expected hops and an expected leaf")
+
+    @property
+    def half(self):
+        """"A" (to learn from) or "B" (run once before anybody learns from it), at random but the same on every host."""
+        return "AB"[hashlib.sha256(self.id.encode()).digest()[0] & 1]
 
     @property
     def is_healthy(self):
