@@ -25,6 +25,7 @@ p.add_argument("--dns", default="")
 p.add_argument("--ask", default="", help="HOST:PORT of an HTTP service to call in each request")
 p.add_argument("--ask-times", type=int, default=1)
 p.add_argument("--ask-fresh", type=int, default=0, help="1: a new connection for each call")
+p.add_argument("--ask-pool", type=int, default=0, help="so many connections for all threads, from a queue; 0: one for each thread")
 p.add_argument("--log-bytes", type=int, default=0, help="bytes written to stdout in each request")
 p.add_argument("--poll-ms", type=float, default=0, help="a background thread answers, and polls for work at this interval")
 p.add_argument("--reply", type=int, default=200)
@@ -33,6 +34,7 @@ BODY = b"x" * o.reply
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 LOCK = threading.Lock()
 LOCAL = threading.local()
+POOL = queue.Queue()
 JOBS = queue.Queue()
 
 
@@ -43,16 +45,23 @@ def compute(us):
         digest = hashlib.md5(digest).digest()
 
 
-def ask():
+def connect():
     host, _, port = o.ask.partition(":")
+    s = socket.create_connection((host, int(port)))
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return s
+
+
+def ask():
     for _ in range(o.ask_times):
-        s = None if o.ask_fresh else getattr(LOCAL, "peer", None)
+        s = POOL.get() if o.ask_pool else None if o.ask_fresh else getattr(LOCAL, "peer", None)
         if s is None:
-            s = LOCAL.peer = socket.create_connection((host, int(port)))
-            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            s = LOCAL.peer = connect()
         s.sendall(b"GET / HTTP/1.1\r\nHost: docket\r\n\r\n")
         read_reply(s)
-        if o.ask_fresh:
+        if o.ask_pool:
+            POOL.put(s)
+        elif o.ask_fresh:
             s.close()
 
 
@@ -199,6 +208,8 @@ def push():
                 subscribers.remove(one)
 
 
+for _ in range(o.ask_pool):
+    POOL.put(connect())
 if o.poll_ms:
     threading.Thread(target=poll_jobs, daemon=True).start()
 if o.style == "asyncio":

@@ -78,12 +78,34 @@ pub struct Service {
     pub reply_gap_p90_ns: u64,
     /// Threads that read or answered requests.
     pub workers: u32,
+    /// What lets no more than so many requests be under way at a time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
     /// Requests whose time was followed through threads and processes: all, or evenly chosen ones.
     pub followed_requests: u64,
     /// Sum of their times; the parts of `path` add up to it.
     pub followed_ns: u64,
     /// Where that time went.
     pub path: Vec<PathPart>,
+}
+
+/// No more than so many requests of a service are under way at a time, while others wait: a pool of connections or workers, a semaphore,
+/// a setting.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The server to which the service passes no more on; None: so many are read and not answered, while others are not even read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<SocketAddr>,
+    /// The most requests that are under way.
+    pub most: u32,
+    /// Requests that wait beside those, on average over the time in which the limit was reached.
+    pub waiting: f64,
+    /// Time in which the limit was reached and others waited.
+    pub reached_ns: u64,
+    /// Time in which more requests than `most` were outstanding.
+    pub beyond_ns: u64,
+    /// How long one is under way, on average.
+    pub each_ns: u64,
 }
 
 /// Time of requests that went the same way. The last hop is the leaf: what the time was spent on.
@@ -152,6 +174,8 @@ pub enum HopKind {
     Deadlock,
     /// For a lock (futex) that the next hop released.
     Lock,
+    /// For its turn: no more requests are passed on at a time ([`Limit`]), and the next hop is what one of those waited for.
+    Turn,
     /// For the next hop to finish what it was given to do (a worker, a completion, a child process).
     Worker,
     /// For a file or block device.
@@ -196,6 +220,7 @@ impl HopKind {
             HopKind::Stopped => "stopped",
             HopKind::Deadlock => "deadlock",
             HopKind::Lock => "lock",
+            HopKind::Turn => "turn",
             HopKind::Worker => "worker",
             HopKind::Disk => "disk",
             HopKind::Memory => "memory",
@@ -220,7 +245,7 @@ impl HopKind {
     }
 
     /// All of them.
-    pub const ALL: [HopKind; 23] = [
+    pub const ALL: [HopKind; 24] = [
         HopKind::AcceptQueue,
         HopKind::Unread,
         HopKind::OnCpu,
@@ -229,6 +254,7 @@ impl HopKind {
         HopKind::Stopped,
         HopKind::Deadlock,
         HopKind::Lock,
+        HopKind::Turn,
         HopKind::Worker,
         HopKind::Disk,
         HopKind::Memory,

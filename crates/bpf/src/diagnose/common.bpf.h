@@ -78,7 +78,7 @@ static __always_inline bool call_is(s32 nr, u8 flag)
 
 /* The file descriptor in the first argument of a system call. */
 struct descriptor {
-	u64 target; /* socket cookie (0 if none was generated yet), or inode number */
+	u64 target; /* socket cookie (0 if none was generated yet), inode number, or address of a futex */
 	s32 number;
 	u8 kind;
 };
@@ -180,20 +180,30 @@ static __always_inline void no_descriptor(struct descriptor *d)
 	d->kind = FD_NONE;
 }
 
-/* The file descriptor in the first argument of the system call `nr`, whose registers are `regs`. */
+/* The first argument of a system call with these registers. */
+static __always_inline u64 first_argument(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return READ(regs, di);
+#else
+	return READ(regs, orig_x0);
+#endif
+}
+
+/* The file descriptor, or the futex, in the first argument of the system call `nr`, whose registers are `regs`. */
 static __always_inline void call_descriptor(struct task_struct *task, struct pt_regs *regs, s32 nr, bool with_target, struct descriptor *d)
 {
 	struct file *file;
 	struct sock *sk;
 
 	no_descriptor(d);
-	if (!regs || !call_is(nr, CALL_FD))
+	if (!regs)
 		return;
-#if defined(__TARGET_ARCH_x86)
-	d->number = (s32)READ(regs, di);
-#else
-	d->number = (s32)READ(regs, orig_x0);
-#endif
+	if (with_target && call_is(nr, CALL_FUTEX))
+		d->target = first_argument(regs);
+	if (!call_is(nr, CALL_FD))
+		return;
+	d->number = (s32)first_argument(regs);
 	file = task_file(task, d->number);
 	if (!file)
 		return;

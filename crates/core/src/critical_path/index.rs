@@ -1,16 +1,22 @@
 //! Lookups in a timeline: by thread, by socket, by time.
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, HopKind};
+use parshall_evidence::{FlowId, HopKind, Limit};
 
+use super::limit;
 use super::requests::{self, Request};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
 
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
+
+/// For so long after its reply, a thread may release what it held with a request.
+const RELEASED_NS: u64 = 1_000_000;
+/// Requests before some time that are looked at to find out whether a thread was at work on one.
+const AT_WORK_MAX: usize = 16;
 
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
@@ -31,6 +37,16 @@ pub struct Index<'a> {
     first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
     /// By process, the thread that ended most of the time its threads slept in futex.
     usual_wakers: BTreeMap<u32, u32>,
+    /// By process and address of a futex, the first threads that slept for it, two at most, with the begin of a sleep.
+    sleepers: HashMap<(u32, u64), [(u32, u64); 2]>,
+    /// By thread, from when to when it had a request to answer, in order.
+    at_work: HashMap<u32, Vec<(u64, u64)>>,
+    /// By process, when it answered requests, and on which socket.
+    answers: HashMap<u32, Vec<(u64, FlowId)>>,
+    /// Limits by what has them: the requests that arrive at a port.
+    limits: HashMap<(bool, u16), Vec<Limit>>,
+    /// Processes with a limit on what they pass on to a server, with its address.
+    limited: HashSet<(u32, SocketAddr)>,
     /// Times off the CPU that something was concluded from, by thread and begin; None where nobody asks for them.
     used: Option<RefCell<HashSet<(u32, u64)>>>,
 }
@@ -78,8 +94,17 @@ impl<'a> Index<'a> {
             threads,
             first_sends,
             usual_wakers,
+            sleepers: HashMap::new(),
+            at_work: HashMap::new(),
+            answers: HashMap::new(),
+            limits: HashMap::new(),
+            limited: HashSet::new(),
             used: None,
         };
+        index.note_sleeps();
+        index.at_work = index.find_work();
+        index.answers = index.find_answers();
+        index.find_limits();
         if timeline.left_out == 0 {
             index.usual_wakers = index.find_usual_wakers();
         }
@@ -93,14 +118,124 @@ impl<'a> Index<'a> {
 
     /// Something was concluded from this time off the CPU.
     pub fn note(&self, off: &OffCpu) {
+        self.note_sleep((off.tid, off.begin_ns));
+    }
+
+    fn note_sleep(&self, sleep: (u32, u64)) {
         if let Some(used) = &self.used {
-            used.borrow_mut().insert((off.tid, off.begin_ns));
+            used.borrow_mut().insert(sleep);
         }
     }
 
     /// The times off the CPU that were noted, by thread and begin, and who usually ends sleeps in futex.
     pub fn into_noted(self) -> (HashSet<(u32, u64)>, BTreeMap<u32, u32>) {
         (self.used.map(RefCell::into_inner).unwrap_or_default(), self.usual_wakers)
+    }
+
+    fn note_sleeps(&mut self) {
+        for off in self.timeline.off_cpu.values().flatten() {
+            let Some(pid) = self.names(off.tid).map(|names| names.pid) else { continue };
+            if off.target == 0 || self.wait(off) != Wait::Futex {
+                continue;
+            }
+            let this = (off.tid, off.begin_ns);
+            let [first, second] = self.sleepers.entry((pid, off.target)).or_insert([this; 2]);
+            if first.0 != off.tid && first == second {
+                *second = this;
+            }
+        }
+    }
+
+    fn find_work(&self) -> HashMap<u32, Vec<(u64, u64)>> {
+        let mut work: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
+        for request in self.requests.values().flatten() {
+            let tids = [Some(request.read_tid), request.reply_tid.filter(|tid| *tid != request.read_tid)];
+            tids.into_iter()
+                .flatten()
+                .for_each(|tid| work.entry(tid).or_default().push((request.read_ns, request.end_ns)));
+        }
+        work.values_mut().for_each(|spans| spans.sort_unstable());
+        work
+    }
+
+    /// Whether a thread had a request to answer at some time, or had just answered it.
+    pub fn is_at_work(&self, tid: u32, at: u64) -> bool {
+        let spans = self.at_work.get(&tid).map_or(&[][..], Vec::as_slice);
+        let begun = &spans[..spans.partition_point(|span| span.0 <= at)];
+        begun.iter().rev().take(AT_WORK_MAX).any(|span| at <= span.1.saturating_add(RELEASED_NS))
+    }
+
+    /// Whether several threads sleep for the futex of this sleep, as for a lock; one has one of its own to be woken by. None where its
+    /// address is not known.
+    pub fn is_shared(&self, off: &OffCpu) -> Option<bool> {
+        let pid = self.names(off.tid)?.pid;
+        let [first, second] = self.sleepers.get(&(pid, off.target)).filter(|_| off.target != 0)?;
+        self.note_sleep(*first);
+        self.note_sleep(*second);
+        Some(first != second)
+    }
+
+    /// Whether a thread brought a message when it woke another one at `at`: in that turn it had received something on a served socket, and it
+    /// sent nothing back. Who releases a lock answers what it was asked.
+    pub fn brings(&self, tid: u32, at: u64) -> bool {
+        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+        let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
+        let slept = offs[..offs.partition_point(|off| off.end_ns <= at)].iter().rfind(sleeps);
+        let begin = slept.inspect(|off| self.note(off)).map_or(0, |off| off.end_ns);
+        let calls = self.calls_within(tid, begin, self.turn_end(tid, at));
+        let is_answered =
+            |got: &SocketCall| calls.iter().any(|c| c.op == Op::Send && c.socket == got.socket && c.at_ns >= got.at_ns);
+        let serves = |call: &SocketCall| self.socket(call.socket).is_some_and(|socket| socket.serves);
+        calls.iter().any(|call| call.op == Op::Receive && call.at_ns <= at && serves(call) && !is_answered(call))
+    }
+
+    fn find_answers(&self) -> HashMap<u32, Vec<(u64, FlowId)>> {
+        let mut answers: HashMap<u32, Vec<(u64, FlowId)>> = HashMap::new();
+        for request in self.requests.values().flatten() {
+            if let Some(names) = request.reply_tid.and_then(|tid| self.names(tid)) {
+                answers.entry(names.pid).or_default().push((request.end_ns, request.socket));
+            }
+        }
+        answers.values_mut().for_each(|answers| answers.sort_unstable());
+        answers
+    }
+
+    /// Requests that arrive at one port, and the processes that read them, belong together.
+    fn find_limits(&mut self) {
+        let mut groups: HashMap<(bool, u16), (Vec<Request>, BTreeSet<u32>)> = HashMap::new();
+        for (id, requests) in &self.requests {
+            let Some(socket) = self.socket(*id) else { continue };
+            let (all, pids) = groups.entry((socket.udp, socket.local.port())).or_default();
+            all.extend(requests);
+            pids.insert(socket.pid);
+            pids.extend(requests.iter().filter_map(|r| Some(self.names(r.read_tid)?.pid)));
+        }
+        for (group, (all, pids)) in groups {
+            let asking = pids.iter().filter_map(|pid| self.asking.get(pid)).flatten().copied();
+            let limits = limit::of_service(&all, asking, self.timeline);
+            let nexts = limits.iter().filter_map(|limit| limit.next);
+            self.limited.extend(nexts.flat_map(|next| pids.iter().map(move |pid| (*pid, next))));
+            self.limits.insert(group, limits);
+        }
+    }
+
+    /// The limits on requests that arrive at a port.
+    pub fn limits(&self, udp: bool, port: u16) -> &[Limit] {
+        self.limits.get(&(udp, port)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the process of a thread passes no more than a few requests at a time on to the server that a socket is connected to.
+    pub fn is_limited(&self, tid: u32, socket: &Socket) -> bool {
+        self.names(tid).is_some_and(|names| self.limited.contains(&(names.pid, socket.remote)))
+    }
+
+    /// Whether a process answered requests on other served sockets than this one in a span of time.
+    pub fn answered_others(&self, tid: u32, own: FlowId, from: u64, to: u64) -> bool {
+        let Some(pid) = self.names(tid).map(|names| names.pid) else { return false };
+        self.answers.get(&pid).is_some_and(|answers| {
+            let later = &answers[answers.partition_point(|(at, _)| *at < from)..];
+            later.iter().take_while(|(at, _)| *at <= to).any(|(_, socket)| *socket != own)
+        })
     }
 
     fn find_usual_wakers(&self) -> BTreeMap<u32, u32> {

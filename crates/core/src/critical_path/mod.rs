@@ -6,6 +6,7 @@
 //! the whole together. [`reduced`] is the part of a timeline that the same services can be found in.
 mod index;
 mod latency;
+mod limit;
 mod path;
 mod reduce;
 mod requests;

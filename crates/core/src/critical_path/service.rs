@@ -144,6 +144,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         reply_gap_p50_ns: rank(&gaps, 0.5),
         reply_gap_p90_ns: rank(&gaps, 0.9),
         workers: workers.len() as u32,
+        limits: if group.outbound { Vec::new() } else { index.limits(group.udp, group.port).to_vec() },
         followed_requests,
         followed_ns,
         path,

@@ -318,12 +318,23 @@ impl<'a> Walk<'a> {
                     return Next::Before(begin);
                 };
                 let from = sent.since_ns.clamp(lo, wake);
-                self.reply(Step::of(off, HopKind::Reply), call.socket, from, wake);
+                let reply = Step::of(off, HopKind::Reply);
+                if self.is_for_another(off.tid, socket, (call.since_ns, turn), task) {
+                    let turn_step = Step::of(off, HopKind::Turn).to(Target::Remote(call.socket));
+                    self.within(turn_step, |w| w.reply(reply, call.socket, from, wake));
+                } else {
+                    self.reply(reply, call.socket, from, wake);
+                }
                 if sent.tid == off.tid {
                     return Next::Turn(from);
                 }
                 self.thread(sent.tid, lo, from, task);
                 Next::Done
+            }
+            // Whoever waits for this thread waits for what its peer sends, unless the thread holds something.
+            (Some((call, _)), Task::Other) if self.steps.last().is_some_and(|step| step.kind == HopKind::Worker) => {
+                self.reply(Step::of(off, HopKind::Reply), call.socket, begin, wake);
+                Next::Before(begin)
             }
             (Some((call, _)), Task::Other) => {
                 self.emit(Step::of(off, HopKind::Client).to(Target::Remote(call.socket)), wake - begin);
@@ -335,6 +346,19 @@ impl<'a> Walk<'a> {
             }
             _ => self.other(off, (begin, wake), lo, task),
         }
+    }
+
+    /// Whether the reply that came was that to another request, after which this one had its turn: what is passed on has a limit, and
+    /// before anything more was asked for this request, that other one was answered.
+    fn is_for_another(
+        &self,
+        tid: u32,
+        socket: &parshall_evidence::timeline::Socket,
+        (from, to): (u64, u64),
+        task: Task,
+    ) -> bool {
+        let Task::Request { socket: own, .. } = task else { return false };
+        self.index.is_limited(tid, socket) && self.index.answered_others(tid, own, from, to)
     }
 
     /// A sleep over many descriptors about which only the waker tells.
@@ -394,9 +418,10 @@ impl<'a> Walk<'a> {
     /// something that both want.
     fn kind_by_waker(&self, off: &OffCpu, by: u32, lo: u64) -> HopKind {
         let given = self.index.last_wake(by, off.wake_ns).is_some_and(|(at, giver)| giver == off.tid && at >= lo);
-        match (self.index.serves(by) && !given, self.is_same_process(off.tid, by)) {
-            (true, _) => HopKind::Lock,
-            (false, true) => HopKind::Worker,
+        let same = self.is_same_process(off.tid, by);
+        match (self.index.serves(by) && !given, same) {
+            (true, _) if !self.index.brings(by, off.wake_ns) => HopKind::Lock,
+            (true, false) | (_, true) => HopKind::Worker,
             (false, false) => HopKind::Pipe,
         }
     }
@@ -480,15 +505,29 @@ impl<'a> Walk<'a> {
             }
             _ => return self.timed(off, span, lo, task),
         };
-        if self.is_handover(off, by, lo, task) {
+        // Who was woken by this very thread before worked for it, and so does who never serves a request of its own.
+        let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
+        let is_runtime = given.is_none() && self.is_parked(off, task);
+        if is_runtime || self.is_handover(off, by, lo, task) {
             self.thread(by, lo, wake, task);
             return Next::Done;
         }
-        // Who was woken by this very thread before worked for it, and so does who never serves a request of its own.
-        let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
-        let works = given.is_some() || self.index.off_cpu(by, begin).is_some() && !self.index.serves(by);
+        let works = given.is_some() || self.index.off_cpu(by, begin).is_some() && !self.holds(off, by);
         let kind = if works { HopKind::Worker } else { HopKind::Lock };
         self.woken_by(off, kind, by, span)
+    }
+
+    /// Whether the thread slept for want of work, in a runtime that moves requests between its threads: it did not read the request, and
+    /// nobody else ever sleeps for this futex. Whoever woke it had something of the request for it.
+    fn is_parked(&self, off: &OffCpu, task: Task) -> bool {
+        let reads = matches!(task, Task::Request { reader, .. } if reader != off.tid);
+        reads && self.index.is_shared(off) == Some(false)
+    }
+
+    /// Whether the thread that ended a sleep in futex held a lock: it serves, and where no other thread sleeps for this futex, as none does
+    /// who has one of its own to be woken by, it was at work on a request then.
+    fn holds(&self, off: &OffCpu, by: u32) -> bool {
+        self.index.serves(by) && (self.index.is_shared(off) != Some(false) || self.index.is_at_work(by, off.wake_ns))
     }
 
     /// Whether the thread slept for want of work, and was given this request by its waker.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKind};
 
-use crate::judge::facts::requests::{PartFact, ServiceFact};
+use crate::judge::facts::requests::{PartFact, ServiceFact, turn_of};
 use crate::judge::facts::{Facts, Spent};
 use crate::report;
 use crate::stats::ratio;
@@ -33,7 +33,15 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
         }
     }
     let most = ways.into_values().max_by(|a, b| a.0.total_cmp(&b.0));
-    most.map_or_else(Vec::new, |(_, part)| hops(facts, service, &steps(&part.rec.hops)))
+    most.map_or_else(Vec::new, |(_, part)| hops(facts, service, &steps(until_limit(facts, part))))
+}
+
+/// Where requests wait for their turn, the way ends: what those wait for whose turn it is would not be waited for with a higher limit.
+fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
+    let hops = part.rec.hops.as_slice();
+    let turn = (part.spent == Spent::Turn).then(|| turn_of(facts.requests.all, hops)).flatten();
+    let at = turn.and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
+    at.map_or(hops, |at| &hops[..=at])
 }
 
 fn steps(hops: &[Hop]) -> Vec<Step<'_>> {
@@ -119,6 +127,7 @@ fn resource(hop: &Hop) -> &str {
         HopKind::Throttled => "quota",
         HopKind::Stopped => "signal",
         HopKind::Lock | HopKind::Deadlock => "lock",
+        HopKind::Turn => "turn",
         HopKind::Worker => "worker",
         HopKind::Disk => "disk",
         HopKind::Memory => "memory",
@@ -153,6 +162,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
             format!("waits{}{} for a lock, always woken by {next_name}", call(), function(capture, hop))
         }
         HopKind::Lock => format!("waits{}{} for a lock", call(), function(capture, hop)),
+        HopKind::Turn => format!("lets the request wait for its turn{}", target(" to ask ")),
         HopKind::Deadlock => format!("waits{}{} for those who wait for it: a deadlock", call(), function(capture, hop)),
         HopKind::Worker if next.is_some() => format!("waits{} for {next_name} to finish", call()),
         HopKind::Worker => format!("waits{} for a worker to finish", call()),
@@ -221,6 +231,9 @@ fn stack(capture: &Capture, hop: &Hop) -> Vec<String> {
 
 /// Whether a part shows what the time was spent on in the end, and not only that somebody waited.
 pub fn is_end_seen(facts: &Facts<'_>, part: &PartFact<'_>) -> bool {
+    if part.spent == Spent::Turn {
+        return true;
+    }
     part.rec.hops.last().is_some_and(|leaf| match leaf.kind {
         HopKind::Unseen | HopKind::Idle | HopKind::Lock | HopKind::Worker | HopKind::Unread | HopKind::AcceptQueue => {
             false

@@ -160,6 +160,7 @@ fn label(kind: HopKind) -> &'static str {
         HopKind::Stopped => "stopped",
         HopKind::Deadlock => "in a deadlock",
         HopKind::Lock => "waiting for a lock",
+        HopKind::Turn => "waiting for its turn",
         HopKind::Worker => "waiting for another thread",
         HopKind::Disk => "waiting for a disk",
         HopKind::Memory => "waiting for memory",

@@ -101,7 +101,7 @@ fn what_was_not_seen_is_not_ruled_out() {
         check(capture, &report).expect("no false claim");
         let (of_requests, others): (Vec<_>, Vec<_>) =
             report.not_tested.into_iter().partition(|n| n.why == "single requests were not seen");
-        assert_eq!(of_requests.len(), 15, "{of_requests:#?}");
+        assert_eq!(of_requests.len(), 16, "{of_requests:#?}");
         others.into_iter().map(|n| n.cause).collect::<Vec<_>>()
     };
     let mut blind = capture(vec![flow()], vec![]);

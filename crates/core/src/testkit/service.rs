@@ -103,6 +103,7 @@ impl ServiceBuilder {
             reply_gap_p10_ns: 0,
             reply_gap_p50_ns: 0,
             reply_gap_p90_ns: 0,
+            limits: Vec::new(),
             workers: 1,
             followed_requests: 0,
             followed_ns: 0,

@@ -33,7 +33,7 @@ pub struct OffCpu {
     pub fd: FdKind,
     /// The descriptor's number, -1 for none.
     pub fd_number: i32,
-    /// The socket cookie of a socket, the inode number of anything else behind the descriptor, 0 when unknown.
+    /// The socket cookie of a socket, the inode number of anything else behind the descriptor, the address of a futex; 0 when unknown.
     pub target: u64,
     /// Who woke it.
     pub waker: Waker,

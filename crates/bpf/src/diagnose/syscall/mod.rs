@@ -92,6 +92,7 @@ pub fn call_flags() -> [u8; 512] {
     mark(SENDS, 8);
     mark(ACCEPTS, 16);
     mark(&[libc::SYS_splice], 32);
+    mark(&[libc::SYS_futex], 64);
     #[cfg(target_arch = "x86_64")]
     mark(&[libc::SYS_epoll_wait], 1);
     flags

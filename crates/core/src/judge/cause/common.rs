@@ -1,12 +1,12 @@
 //! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, PeerCommand, Place};
+use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, Limit, PeerCommand, Place};
 
 use super::{Candidate, Outcome, denied};
 use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
-use crate::judge::facts::requests::{PartFact, ServiceFact};
+use crate::judge::facts::requests::{PartFact, ServiceFact, queue_of, turn_of};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -87,6 +87,22 @@ impl<'f, 'a> Waits<'f, 'a> {
         let hops = &self.part.rec.hops;
         let begin = hops.iter().position(|h| h.tid == self.leaf.tid).unwrap_or(0);
         hops[begin..].iter().collect()
+    }
+
+    /// The hop at which requests of the largest part wait for their turn to be passed on, and the limit.
+    pub fn turn(&self) -> Option<(&'f Hop, &'f Limit)> {
+        turn_of(self.facts.requests.all, &self.part.rec.hops)
+    }
+
+    /// The hop in front of which requests of the largest part lie unread, and how many its service works on at a time.
+    pub fn queue(&self) -> Option<(&'f Hop, u32)> {
+        queue_of(self.facts.requests.all, &self.part.rec.hops)
+    }
+
+    /// The limit on what the service of a process has in its hands.
+    pub fn limit_in_hands(&self, pid: u32) -> Option<&'f Limit> {
+        let service = self.facts.requests.all.iter().find(|s| !s.outbound && s.pids.contains(&pid))?;
+        service.limits.iter().find(|limit| limit.next.is_none())
     }
 
     /// The hop after that one.
@@ -225,6 +241,21 @@ pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<E
 /// The same for all threads of a process.
 pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Evidence> {
     hottest(facts, |tid| facts.thread(tid).is_some_and(|t| t.rec.pid == pid), mode)
+}
+
+/// A limit as evidence: what it is, how many wait, and what one more would give. By Little's law a request takes as long as one is
+/// under way times those that are outstanding, divided by the limit.
+pub fn limited(limit: &Limit) -> Vec<Evidence> {
+    let (most, each_ms) = (f64::from(limit.most), limit.each_ns as f64 / 1e6);
+    let outstanding = most + limit.waiting;
+    let with = |most: f64| (ratio(outstanding, most) * each_ms).max(each_ms);
+    vec![
+        words::valued("requests under way at a time, at most", most, "requests"),
+        words::valued("requests that wait beside them, mean", limit.waiting, "requests"),
+        words::valued("one is under way for, mean", each_ms, "ms"),
+        words::valued("a request takes, by these figures", with(most), "ms"),
+        words::valued("with one more at a time", with(most + 1.0), "ms"),
+    ]
 }
 
 /// A figure of the service as evidence.

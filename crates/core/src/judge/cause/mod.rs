@@ -9,6 +9,7 @@ mod blocking_log_write;
 mod bottleneck_bandwidth;
 mod buffer_sysctl_cap;
 pub mod common;
+mod concurrency_limit;
 mod connection_per_request;
 mod cork_held;
 mod cpu_throttled;
@@ -111,6 +112,7 @@ pub const CAUSES: &[Cause] = &[
     blocking_downstream_call::CAUSE,
     blocking_dns::CAUSE,
     timer_wait::CAUSE,
+    concurrency_limit::CAUSE,
     serialized_service::CAUSE,
     workers_exhausted::CAUSE,
     stop_the_world::CAUSE,

@@ -46,7 +46,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         format!(
             "One thread serves all, and sleeps with a request: run more workers of {}, or do not block in it. Where it is \
              a limit of the rate, raise that.",
-            units::or(&waits.leaf.process, "it")
+            units::or(waits.queue().map_or(&waits.leaf.process, |(holder, _)| &holder.process), "it")
         )
     } else {
         "Find what lets in one request at a time (a mutex, a semaphore, a limit of 1 or of the rate): hold it for less, \

@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
-use super::common::{Waits, not_spent, outstanding};
+use super::common::{Waits, limited, not_spent, outstanding};
 use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
@@ -20,22 +20,24 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Workers) else { return not_spent(facts, Spent::Workers) };
-    let rec = waits.service.rec;
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    let (holder, at_a_time) = waits.queue().unwrap_or((waits.leaf, waits.service.rec.workers));
     let summary = waits.summary(&format!(
-        "Requests wait {} until one of {} is free; {} {did}.",
+        "Requests wait {} until one of {} of {} is free; {} {did}.",
         waits.each(),
-        units::plural(u64::from(rec.workers), "worker", "workers"),
+        units::plural(u64::from(at_a_time), "worker", "workers"),
+        units::or(&holder.process, "the service"),
         named(waits.leaf)
     ));
-    let evidence = vec![
+    let mut evidence = vec![
         outstanding(waits.service),
         words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"),
-        words::valued("threads that read or answer", f64::from(rec.workers), "threads"),
+        words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
     ];
+    evidence.extend(waits.limit_in_hands(holder.pid).into_iter().flat_map(limited));
     let fix = format!(
         "Run more workers of {}, or let them not block on this in a request.",
-        units::or(&waits.leaf.process, "this service")
+        units::or(&holder.process, "this service")
     );
     waits.candidate(summary, evidence, fix).holds()
 }

@@ -179,6 +179,7 @@ fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
         reply_gap_p10_ns: 0,
         reply_gap_p50_ns: 0,
         reply_gap_p90_ns: 0,
+        limits: Vec::new(),
         workers: workers.len() as u32,
         followed_requests: count,
         followed_ns: outstanding_ns,

@@ -19,7 +19,7 @@ use crate::stats::ratio;
 
 pub use code::Code;
 use served::{ByService, Served};
-pub use spent::{Spent, is_collector, writes};
+pub use spent::{Spent, is_collector, queue_of, turn_of, writes};
 
 /// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
 /// whatever its largest part is.
@@ -30,6 +30,8 @@ pub const FLOOR_NS: f64 = 200_000.0;
 pub struct Requests<'a> {
     /// In the order of the capture.
     pub services: Vec<ServiceFact<'a>>,
+    /// Their records.
+    pub all: &'a [Service],
     /// Processes that answer requests on the account.
     pids: BTreeSet<u32>,
 }
@@ -72,10 +74,10 @@ impl<'a> Requests<'a> {
         let code = Code::new(capture);
         let streams = Streams::new(flows);
         let network = NetworkTime::new(flows, parts);
-        let services = services.iter().map(|rec| {
+        let facts = services.iter().map(|rec| {
             let counted = rec.waited || !rec.followed && !streams.is_stream(rec);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
-            spent::classify(&mut fact, capture, &code);
+            spent::classify(&mut fact, services, capture, &code);
             if !rec.waited {
                 fact.leave_to_flows(&network);
             }
@@ -83,7 +85,7 @@ impl<'a> Requests<'a> {
             fact.slow = ratio(lost, fact.requests) >= FLOOR_NS;
             fact
         });
-        let mut requests = Requests { services: services.collect(), pids: BTreeSet::new() };
+        let mut requests = Requests { services: facts.collect(), all: services, pids: BTreeSet::new() };
         let seen = requests.counted().filter(|s| !s.rec.waited);
         requests.pids = seen.flat_map(|s| &s.rec.pids).copied().collect();
         requests

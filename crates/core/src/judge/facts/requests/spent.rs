@@ -1,7 +1,7 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
+use parshall_evidence::{Capture, Hop, HopKind, Limit, PathPart, Service};
 
 use super::crypto::CRYPTO_SHARE;
 use super::{Code, PartFact, ServiceFact};
@@ -39,6 +39,8 @@ pub enum Spent {
     Dns,
     /// For a timer.
     Timer,
+    /// For their turn: a process passes no more than a few at a time on to the server that it asks.
+    Turn,
     /// Behind other requests: one is served at a time.
     Serial,
     /// Behind other requests: all workers are blocked.
@@ -92,6 +94,7 @@ impl Spent {
             Spent::Downstream => "waiting for another server",
             Spent::Dns => "waiting for a name server",
             Spent::Timer => "waiting for a timer",
+            Spent::Turn => "waiting for their turn",
             Spent::Serial => "behind another request",
             Spent::Workers => "waiting for a worker",
             Spent::StopTheWorld => "stopped for garbage collection",
@@ -116,6 +119,8 @@ impl Spent {
 /// What the rules need to know of a service and its processes.
 struct Context<'c> {
     service: &'c Service,
+    /// All that were found, those included that were only followed.
+    services: &'c [Service],
     capture: &'c Capture,
     code: &'c Code<'c>,
     /// By process: CPU time that a request costs it, in its own turn.
@@ -134,14 +139,14 @@ struct Context<'c> {
 }
 
 /// Decides for each part of a service.
-pub fn classify(fact: &mut ServiceFact<'_>, capture: &Capture, code: &Code<'_>) {
-    let context = Context::new(fact, capture, code);
+pub fn classify(fact: &mut ServiceFact<'_>, services: &[Service], capture: &Capture, code: &Code<'_>) {
+    let context = Context::new(fact, services, capture, code);
     let decided: Vec<Spent> = fact.parts.iter().map(|part| context.spent(part)).collect();
     fact.parts.iter_mut().zip(decided).for_each(|(part, spent)| part.spent = spent);
 }
 
 impl<'c> Context<'c> {
-    fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
+    fn new(fact: &ServiceFact<'c>, services: &'c [Service], capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
         let service = fact.rec;
         let mut own_ns = BTreeMap::new();
         for part in &fact.parts {
@@ -155,6 +160,7 @@ impl<'c> Context<'c> {
         let names = service.path.iter().flat_map(|p| &p.hops).map(|h| h.process.as_str());
         Context {
             service,
+            services,
             capture,
             code,
             own_ns,
@@ -198,6 +204,7 @@ impl<'c> Context<'c> {
             HopKind::OnCpu if !is_queued(part) && self.overstates(part, leaf) => Spent::Unseen,
             HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
             HopKind::Deadlock => Spent::Lock,
+            _ if is_in_turn(self.services, hops) && !needs_what_is_scarce(leaf) => Spent::Turn,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
@@ -253,9 +260,13 @@ impl<'c> Context<'c> {
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
     fn waiting(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
         let queued = is_queued(part);
-        let behind_others = if self.service.workers <= 1 { Spent::Serial } else { Spent::Workers };
+        let at_a_time =
+            queue_of(self.services, &part.rec.hops).map_or(self.service.workers, |(_, at_a_time)| at_a_time);
+        let behind_others = if at_a_time <= 1 { Spent::Serial } else { Spent::Workers };
         match leaf.kind {
             HopKind::Timer if queued => behind_others,
+            // Several wait for a server at a time and no more: with more of them, fewer would wait here.
+            HopKind::Reply if queued && at_a_time > 1 => behind_others,
             HopKind::Timer | HopKind::Worker | HopKind::Kernel if self.serial => Spent::Serial,
             HopKind::Timer => Spent::Timer,
             HopKind::OtherRequest if queued => behind_others,
@@ -402,7 +413,52 @@ fn is_serial(service: &Service, outstanding: f64) -> bool {
 }
 
 fn is_queued(part: &PartFact<'_>) -> bool {
-    part.rec.hops.iter().any(|h| h.kind.is_queue())
+    part.rec.hops.iter().any(|h| h.kind.is_queue() || h.kind == HopKind::Turn)
+}
+
+/// The service whose requests a process reads.
+fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
+    services.iter().find(|service| !service.outbound && service.pids.contains(&pid))
+}
+
+/// The first hop in front of which requests lie unread, and how many its service works on at a time: by the limit that was counted, or
+/// else by the threads that read or answer. None where no queue of a known service is on the way.
+pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u32)> {
+    let hop = hops.iter().find(|hop| hop.kind.is_queue())?;
+    let service = service_of(services, hop.pid)?;
+    let counted = service.limits.iter().find(|limit| limit.next.is_none()).map(|limit| limit.most);
+    Some((hop, counted.unwrap_or(service.workers)))
+}
+
+/// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
+/// or threads of a process that has such a limit wait for each other while one of them waits for that server.
+pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+    hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
+        let limits = || {
+            service_of(services, hop.pid)?.limits.iter().find(|l| to(l) == after.target).filter(|l| l.next.is_some())
+        };
+        let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
+        match hop.kind {
+            HopKind::Turn => Some((hop, limits()?)),
+            // One at a time is a lock as well.
+            HopKind::Lock | HopKind::Worker if asks => Some((hop, limits().filter(|limit| limit.most > 1)?)),
+            _ => None,
+        }
+    })
+}
+
+fn to(limit: &Limit) -> String {
+    limit.next.map_or_else(String::new, |next| next.to_string())
+}
+
+fn is_in_turn(services: &[Service], hops: &[Hop]) -> bool {
+    turn_of(services, hops).is_some()
+}
+
+/// More at a time would only wait for this instead.
+fn needs_what_is_scarce(leaf: &Hop) -> bool {
+    use HopKind::{Disk, Lock, Memory, NameServer, OnCpu, RunQueue, Stopped, Throttled};
+    matches!(leaf.kind, OnCpu | RunQueue | Throttled | Stopped | Disk | Memory | NameServer | Lock)
 }
 
 fn is_locked(part: &PartFact<'_>) -> bool {

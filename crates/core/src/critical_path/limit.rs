@@ -1,0 +1,184 @@
+//! Limits on the requests that are under way at a time, found by counting: while more are outstanding than are passed on to the next
+//! server, as many as ever are under way there.
+//!
+//! Little's law tells the rest: with one more under way, those that wait have so many fewer before them.
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use parshall_evidence::timeline::{Op, Timeline};
+use parshall_evidence::{FlowId, Limit};
+
+use super::requests::{self, Request};
+
+/// A number of requests under way that is exceeded for less than this share of the time is the most: what a slice cut, and what is
+/// sent as the next one is answered, may overlap for a moment.
+const EXCEEDED: f64 = 0.02;
+/// The limit is reached for this share of the time in which more requests are outstanding than it lets through.
+const REACHED: f64 = 0.75;
+/// In this share of the time with requests more are outstanding than the limit lets through.
+const BEYOND: f64 = 0.25;
+/// Fewer that were passed on tell no limit.
+const PASSED_MIN: usize = 8;
+/// From this share of a connection's requests on before which another one was under way, single ones cannot be told apart.
+const OVERLAPPING: f64 = 0.2;
+/// A send that comes this share of a request's time after the one before it is another request, not the rest of it.
+const APART: f64 = 0.1;
+
+/// From one time to another, something was under way.
+type Span = (u64, u64);
+
+/// The limits of a service: on what it reads, and on what it passes on to each server that it asks. `all` are its requests, and
+/// `asking` the sockets on which its processes ask others.
+pub fn of_service(all: &[Request], asking: impl Iterator<Item = FlowId>, timeline: &Timeline) -> Vec<Limit> {
+    let outstanding: Vec<Span> = all.iter().map(|r| (r.arrived_ns, r.end_ns)).collect();
+    let in_hands: Vec<Span> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
+    let mut limits: Vec<Limit> = found(&outstanding, &in_hands, None).into_iter().collect();
+    let mut passed: BTreeMap<SocketAddr, Vec<Span>> = BTreeMap::new();
+    let mut unclear = BTreeSet::new();
+    for id in asking {
+        let (Some(socket), Some(calls)) = (timeline.sockets.get(&id), timeline.calls.get(&id)) else { continue };
+        let sent = requests::sent(id, calls, &timeline.slices);
+        if overlaps(calls.iter().map(|call| (call.op, call.since_ns)), &sent) {
+            unclear.insert(socket.remote);
+        }
+        passed.entry(socket.remote).or_default().extend(sent.iter().map(|r| (r.arrived_ns, r.end_ns)));
+    }
+    passed.retain(|remote, _| !unclear.contains(remote));
+    limits.extend(passed.iter().filter_map(|(remote, under_way)| found(&outstanding, under_way, Some(*remote))));
+    limits
+}
+
+/// Requests were sent on a connection while others were under way on it.
+fn overlaps(calls: impl Iterator<Item = (Op, u64)>, sent: &[Request]) -> bool {
+    let typical = sent.iter().map(Request::ns).sum::<u64>() / (sent.len() as u64).max(1);
+    let (mut last, mut again) = (None, 0usize);
+    for (op, at) in calls {
+        match (op, last) {
+            (Op::Send, Some(before)) => {
+                again += usize::from(at.saturating_sub(before) as f64 > APART * typical as f64);
+                last = Some(at);
+            }
+            (Op::Send, None) => last = Some(at),
+            _ => last = None,
+        }
+    }
+    again as f64 > OVERLAPPING * sent.len() as f64
+}
+
+/// How many are outstanding, and how many of them under way, from each change to the next one.
+fn counted(outstanding: &[Span], under_way: &[Span]) -> Vec<(u64, i64, i64)> {
+    let mut changes: Vec<(u64, i64, i64)> = Vec::with_capacity(2 * (outstanding.len() + under_way.len()));
+    for (begin, end) in outstanding {
+        changes.extend([(*begin, 1, 0), (*end, -1, 0)]);
+    }
+    for (begin, end) in under_way {
+        changes.extend([(*begin, 0, 1), (*end, 0, -1)]);
+    }
+    changes.sort_unstable_by_key(|change| change.0);
+    let (mut all, mut passed) = (0, 0);
+    let mut counts = Vec::with_capacity(changes.len());
+    for (n, (at, more, more_passed)) in changes.iter().enumerate() {
+        (all, passed) = (all + more, passed + more_passed);
+        let until = changes.get(n + 1).map_or(*at, |next| next.0);
+        counts.push((until - at, all, passed));
+    }
+    counts
+}
+
+fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> Option<Limit> {
+    if under_way.len() < PASSED_MIN {
+        return None;
+    }
+    let counts = counted(outstanding, under_way);
+    let ns_where = |holds: &dyn Fn(i64, i64) -> bool| -> u64 {
+        counts.iter().filter(|(_, all, passed)| holds(*all, *passed)).map(|(ns, ..)| ns).sum()
+    };
+    let any = ns_where(&|all, _| all > 0);
+    let highest = counts.iter().map(|(_, _, passed)| *passed).max()?;
+    let most = (1..=highest).find(|&k| ns_where(&|_, passed| passed > k) as f64 <= EXCEEDED * any as f64)?;
+    let beyond_ns = ns_where(&|all, _| all > most);
+    let reached = |all: i64, passed: i64| all > most && passed >= most;
+    let reached_ns = ns_where(&reached);
+    let is_limit = reached_ns as f64 >= REACHED * beyond_ns as f64 && beyond_ns as f64 >= BEYOND * any as f64;
+    let weighted = counts.iter().filter(|(_, all, passed)| reached(*all, *passed));
+    let waiting: f64 = weighted.map(|(ns, all, _)| *ns as f64 * (all - most) as f64).sum();
+    let each_ns = under_way.iter().map(|(begin, end)| end.saturating_sub(*begin)).sum::<u64>() / under_way.len() as u64;
+    (is_limit && reached_ns > 0).then(|| Limit {
+        next,
+        most: u32::try_from(most).unwrap_or(u32::MAX),
+        waiting: waiting / reached_ns as f64,
+        reached_ns,
+        beyond_ns,
+        each_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight clients ask again at once; `at_once` of their requests are passed on at a time, for 10 each.
+    fn through(at_once: usize) -> (Vec<Span>, Vec<Span>) {
+        let (mut free, mut arrived) = (vec![0u64; at_once], [0u64; 8]);
+        let (mut outstanding, mut under_way) = (Vec::new(), Vec::new());
+        for n in 0..400 {
+            let place = (0..at_once).min_by_key(|&i| free[i]).expect("a place");
+            let begin = free[place].max(arrived[n % 8]);
+            free[place] = begin + 10;
+            under_way.push((begin, begin + 10));
+            outstanding.push((arrived[n % 8], begin + 10));
+            arrived[n % 8] = begin + 10;
+        }
+        (outstanding, under_way)
+    }
+
+    #[test]
+    fn a_pool_lets_no_more_through_while_others_wait() {
+        for at_once in [1, 2, 5] {
+            let (outstanding, under_way) = through(at_once);
+            let limit = found(&outstanding, &under_way, None).expect("a limit");
+            assert_eq!(limit.most as usize, at_once);
+            assert!((limit.waiting - (8 - at_once) as f64).abs() < 0.3, "{limit:?}");
+            assert_eq!(limit.each_ns, 10);
+        }
+    }
+
+    #[test]
+    fn there_is_none_where_all_are_passed_on() {
+        let (outstanding, under_way) = through(8);
+        assert_eq!(found(&outstanding, &under_way, None), None);
+    }
+
+    #[test]
+    fn what_is_asked_now_and_then_is_no_limit() {
+        // Of eight that are worked on, one asks another server for a tenth of its time.
+        let outstanding: Vec<Span> =
+            (0..8).flat_map(|c| (0..50u64).map(move |n| (n * 10 + c, n * 10 + c + 10))).collect();
+        let under_way: Vec<Span> = (0..50).map(|n| (n * 10, n * 10 + 1)).collect();
+        assert_eq!(found(&outstanding, &under_way, None), None);
+    }
+
+    #[test]
+    fn requests_that_share_a_connection_cannot_be_counted() {
+        let sent: Vec<Request> = Vec::new();
+        let one_by_one = (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Receive, n * 100 + 50)]);
+        let request = Request {
+            socket: 1,
+            arrived_ns: 0,
+            accepted: None,
+            read_ns: 0,
+            read_tid: 1,
+            end_ns: 50,
+            reply_tid: Some(1),
+            cut: false,
+        };
+        let ten = vec![request; 10];
+        assert!(!overlaps(one_by_one, &ten));
+        let in_two_parts =
+            (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Send, n * 100 + 1), (Op::Receive, n * 100 + 50)]);
+        assert!(!overlaps(in_two_parts, &ten));
+        let shared = (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Send, n * 100 + 20), (Op::Receive, n * 100 + 50)]);
+        assert!(overlaps(shared, &ten));
+        assert!(!overlaps(std::iter::empty(), &sent));
+    }
+}

@@ -1,0 +1,125 @@
+//! A process on the way of the requests passes no more than a few at a time on to the server that it asks: a pool of connections, a
+//! semaphore, `maxSockets`, a limit of streams. The others wait in the process for their turn.
+//!
+//! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
+//! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
+use super::common::{Waits, limited, not_spent, outstanding};
+use super::{Cause, Outcome, record};
+use crate::judge::chain::named;
+use crate::judge::facts::{Facts, Spent};
+use crate::units;
+
+/// The entry in the list.
+pub const CAUSE: Cause = Cause {
+    id: "concurrency-limit",
+    title: "Too few requests are passed on at a time",
+    test,
+    symptom: |facts| facts.requests.share(Spent::Turn),
+    testable: record::requests,
+};
+
+fn test(facts: &Facts<'_>) -> Outcome {
+    let Some(waits) = Waits::on(facts, Spent::Turn) else { return not_spent(facts, Spent::Turn) };
+    let Some((holder, limit)) = waits.turn() else { return not_spent(facts, Spent::Turn) };
+    let next = limit.next.map_or_else(String::new, |next| next.to_string());
+    let most = units::plural(u64::from(limit.most), "request", "requests");
+    let who = named(holder);
+    let summary = waits.summary(&format!(
+        "{who} passes no more than {most} at a time on to {next}, for {} each; {} more wait in it for their turn, {} a request.",
+        units::duration(limit.each_ns as f64),
+        units::decimal(limit.waiting),
+        waits.each()
+    ));
+    let mut evidence = vec![outstanding(waits.service)];
+    let counted = limited(limit);
+    let (now, then) = (value_ms(&counted, 3), value_ms(&counted, 4));
+    evidence.extend(counted);
+    let fix = format!(
+        "Let {who} ask {next} for more than {} at a time (the size of its connection pool, a semaphore, maxSockets, a limit of \
+         streams). With one more, a request would take about {then} instead of {now}.",
+        limit.most
+    );
+    let place = (holder.pid, holder.tid);
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    (candidate.place.pid, candidate.place.tid) = (Some(place.0), Some(place.1));
+    candidate.holds()
+}
+
+fn value_ms(evidence: &[parshall_evidence::Evidence], at: usize) -> String {
+    units::duration(evidence.get(at).and_then(|one| one.value).unwrap_or(0.0) * 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{Confidence, HopKind, Limit};
+
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::verdict_of;
+
+    /// Eight clients of a proxy that asks a server, which takes 50 ms with each, for `most` at a time.
+    fn proxy(most: u32, leaf: HopKind) -> ServiceBuilder {
+        let asks = |hops: Hops| {
+            hops.on(HopKind::Reply, "epoll_wait").target("127.0.0.1:9000").thread(200, 201, "app").on(leaf, "")
+        };
+        let turn = Hops::new().thread(100, 101, "node").on(HopKind::Turn, "epoll_wait").target("127.0.0.1:9000");
+        let turn = asks(turn.thread(100, 101, "node"));
+        let own = asks(Hops::new().thread(100, 101, "node"));
+        let mut service = ServiceBuilder::new(8080).requests(80, 400.0).part(turn, 0.85).part(own, 0.14).cpu(0.01);
+        service.record.limits = vec![Limit {
+            next: Some("127.0.0.1:9000".parse().expect("an address")),
+            most,
+            waiting: 8.0 - f64::from(most),
+            reached_ns: 1_900_000_000,
+            beyond_ns: 2_000_000_000,
+            each_ns: 50_000_000,
+        }];
+        service
+    }
+
+    #[test]
+    fn who_has_the_limit_is_named_and_what_one_more_would_give() {
+        let report = judge(&with(proxy(1, HopKind::Timer)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"));
+        assert_eq!(report.verdict.confidence, Confidence::High);
+        let finding = &report.findings[0];
+        assert_eq!(finding.place.pid, Some(100));
+        assert!(
+            finding.summary.contains("no more than 1 request at a time on to 127.0.0.1:9000"),
+            "{}",
+            finding.summary
+        );
+        assert!(finding.fix.text.contains("about 200 ms instead of 400 ms"), "{}", finding.fix.text);
+        let leaf = report.chain.expect("a chain").leaf;
+        assert_eq!((leaf.process.as_str(), leaf.cause.as_str()), ("node", "concurrency-limit"));
+    }
+
+    #[test]
+    fn what_is_scarce_behind_it_is_the_cause() {
+        for (leaf, cause) in [
+            (HopKind::Disk, "blocking-disk-io"),
+            (HopKind::Throttled, "cpu-throttled"),
+            (HopKind::NameServer, "blocking-dns"),
+            (HopKind::OnCpu, "user-cpu-bound"),
+        ] {
+            assert_eq!(verdict_of(&with(proxy(2, leaf))), cause);
+        }
+    }
+
+    #[test]
+    fn threads_that_wait_for_a_connection_of_a_pool() {
+        let asks = |hops: Hops| {
+            hops.on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000").thread(200, 201, "app").on(HopKind::Timer, "")
+        };
+        let pool = Hops::new().thread(100, 101, "python3").on(HopKind::Lock, "futex").thread(100, 102, "python3");
+        let service = |most| {
+            let own = asks(Hops::new().thread(100, 101, "python3"));
+            let mut service = ServiceBuilder::new(8080).requests(80, 200.0).workers(8);
+            service.record.limits = proxy(most, HopKind::Timer).record.limits;
+            service.part(asks(pool.clone()), 0.75).part(own, 0.25)
+        };
+        assert_eq!(verdict_of(&with(service(2))), "concurrency-limit");
+        // One at a time is a lock, whose holder waits for a server.
+        assert_eq!(verdict_of(&with(service(1))), "lock-contention");
+    }
+}
