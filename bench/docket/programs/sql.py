@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 """A load of SQL statements over several connections, and a session that holds a row.
 
-    sql.py load DATABASE SECONDS CONNECTIONS FRESH STATEMENT   prints what the clients saw, as load.c does
-    sql.py hold DATABASE STATEMENT [FILE]                      runs it in a transaction and keeps that open
+    sql.py load DATABASE SECONDS CONNECTIONS FRESH STATEMENT [GAP_MS]   prints what the clients saw, as load.c does
+    sql.py hold DATABASE STATEMENT [FILE]                               runs it in a transaction and keeps that open
+
+DATABASE is a connection string of libpq, or maria:PORT or maria:HOST:PORT.
 """
 import json
 import sys
@@ -13,7 +15,8 @@ import time
 def connect(where):
     if where.startswith("maria:"):
         import pymysql
-        return pymysql.connect(host="127.0.0.1", port=int(where[6:]), user="docket", database="docket", autocommit=True)
+        host, _, port = where[6:].rpartition(":")
+        return pymysql.connect(host=host or "127.0.0.1", port=int(port), user="docket", database="docket", autocommit=True)
     import psycopg2
     held = psycopg2.connect(where)
     held.autocommit = True
@@ -31,7 +34,7 @@ def hold(where, statement, ready):
     time.sleep(1e6)
 
 
-def work(where, until, fresh, statement, out):
+def work(where, until, fresh, statement, gap, out):
     held = None
     while time.monotonic() < until:
         begun = time.monotonic()
@@ -43,6 +46,8 @@ def work(where, until, fresh, statement, out):
             if fresh:
                 held.close()
             out.append((time.monotonic() - begun) * 1e3)
+            if gap:
+                time.sleep(gap)
         except Exception as e:  # the drivers' errors share no base class
             out.append(None)
             print(e, file=sys.stderr)
@@ -50,10 +55,10 @@ def work(where, until, fresh, statement, out):
             time.sleep(0.02)
 
 
-def load(where, seconds, connections, fresh, statement):
+def load(where, seconds, connections, fresh, statement, gap=0.0):
     results = [[] for _ in range(connections)]
     begun = time.monotonic()
-    threads = [threading.Thread(target=work, args=(where, begun + seconds, fresh, statement, r), daemon=True) for r in results]
+    threads = [threading.Thread(target=work, args=(where, begun + seconds, fresh, statement, gap, r), daemon=True) for r in results]
     for t in threads:
         t.start()
     for t in threads:
@@ -70,4 +75,4 @@ def load(where, seconds, connections, fresh, statement):
 if sys.argv[1] == "hold":
     hold(sys.argv[2], sys.argv[3], sys.argv[4])
 else:
-    load(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1", sys.argv[6])
+    load(sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1", sys.argv[6], float((sys.argv[7:] or [0])[0]) / 1e3)
