@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+<<<<<<< HEAD
 """Producer and consumer of a Kafka topic: events.py HOST:PORT SECONDS RATE PRODUCER CONSUMER. The last two are options of librdkafka,
 NAME=VALUE,NAME=VALUE. Prints the time from the event until the consumer has it, as load.c does."""
 import json
@@ -49,3 +50,35 @@ out = {"requests": len(ms), "errors": len(errors), "rate": len(ms) / seconds}
 if ms:
     out |= {"mean_ms": sum(ms) / len(ms), "p50_ms": ms[len(ms) // 2], "p99_ms": ms[int(len(ms) * 0.99)]}
 print(json.dumps({k: round(v, 3) for k, v in out.items()}), flush=True)
+=======
+"""A chat server on Tornado: /events is a long poll that is answered when something happens to the user (every 2 to 12 s in turn), or
+after 90 s with a heartbeat. / answers at once."""
+import asyncio
+import random
+import sys
+
+import tornado.web
+
+BODY = b"x" * 200
+
+
+class Events(tornado.web.RequestHandler):
+    async def get(self):
+        await asyncio.sleep(random.uniform(2, 12) if random.random() < 0.5 else 90)
+        self.set_header("Content-Length", len(BODY))
+        self.finish(BODY)
+
+
+class Messages(tornado.web.RequestHandler):
+    def get(self):
+        self.set_header("Content-Length", len(BODY))
+        self.finish(BODY)
+
+
+async def main():
+    tornado.web.Application([("/events", Events), ("/", Messages)], log_function=lambda _: None).listen(int(sys.argv[1]))
+    await asyncio.Event().wait()
+
+
+asyncio.run(main())
+>>>>>>> wt-corpus-b

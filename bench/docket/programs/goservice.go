@@ -28,6 +28,7 @@ var (
 	garbage  = flag.Int("garbage", 0, "KiB to allocate in each request")
 	keep     = flag.Int("keep", 0, "MiB of live pointers")
 	syncFile = flag.String("fsync", "", "file to append to and sync in each request")
+	drain    = flag.Bool("drain", false, "read the body of each request")
 	body     = flag.Int("body", 200, "bytes of the reply")
 )
 
@@ -67,6 +68,9 @@ func main() {
 		if slots != nil {
 			slots <- struct{}{}
 			defer func() { <-slots }()
+		}
+		if *drain {
+			io.Copy(io.Discard, r.Body)
 		}
 		if *sleep > 0 {
 			time.Sleep(*sleep)

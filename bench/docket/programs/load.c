@@ -19,8 +19,8 @@
 enum { HTTP, LINE, BYTES, SINK, SOURCE, UDP, UDPFLOOD, READER };
 static const char *kinds[] = {"http", "line", "bytes", "sink", "source", "udp", "udpflood", "reader", 0};
 static int kind, connections = 4, fresh, size = 64, reply = 64, nagle, split, rcvbuf, sndbuf, batch = 1, timeout_ms = 10000, reset, quickack;
-static double seconds = 3, gap_ms, rate;
-static const char *host = "127.0.0.1", *path = "/", *line = "GET key\r\n", *last;
+static double seconds = 3, gap_ms, hold_ms, rate;
+static const char *host = "127.0.0.1", *path = "/", *header = "", *line = "GET key\r\n", *last;
 static int port = 8080;
 static double stop;
 
@@ -114,10 +114,10 @@ static void note(struct worker *w, double ms) {
 }
 
 static void requests(struct worker *w, char *buf, long cap) {
-    char *request = malloc(size + strlen(path) + strlen(line) * batch + 256);
+    char *request = malloc(size + strlen(path) + strlen(header) + strlen(line) * batch + 256);
     long n = 0;
     if (kind == HTTP)
-        n = sprintf(request, "GET %s HTTP/1.1\r\nHost: docket\r\n%s\r\n", path, fresh ? "Connection: close\r\n" : "");
+        n = sprintf(request, "GET %s HTTP/1.1\r\nHost: docket\r\n%s%s%s\r\n", path, header, *header ? "\r\n" : "", fresh ? "Connection: close\r\n" : "");
     else if (kind == LINE)
         for (int i = 0; i < batch; i++) n += sprintf(request + n, "%s", line);
     else
@@ -145,7 +145,14 @@ static void requests(struct worker *w, char *buf, long cap) {
             w->bytes += got;
             note(w, (now() - begun) * 1e3);
         }
-        if (fresh || (got < 0 && kind != UDP)) {
+        if (hold_ms && got >= 0) { // a visitor that keeps its connection for a while, closes it when the server does, and comes again
+            struct pollfd end = {fd, POLLIN, 0};
+            double back = now() + hold_ms / 1e3;
+            poll(&end, 1, hold_ms);
+            close(fd);
+            fd = -1;
+            nap(back - now());
+        } else if (fresh || (got < 0 && kind != UDP)) {
             close(fd);
             fd = -1;
         }
@@ -190,12 +197,13 @@ static int order(const void *a, const void *b) {
 
 int main(int c, char **v) {
     enum { O_KIND, O_HOST, O_PORT, O_PATH, O_LINE, O_LAST, O_CONN, O_SEC, O_FRESH, O_SIZE, O_REPLY, O_NAGLE, O_SPLIT, O_GAP, O_RATE, O_RCV,
-        O_SND, O_BATCH, O_TIMEOUT, O_RESET, O_QUICKACK };
+        O_SND, O_BATCH, O_TIMEOUT, O_RESET, O_QUICKACK, O_HEADER, O_HOLD };
     static const struct option options[] = {{"kind", 1, 0, O_KIND}, {"host", 1, 0, O_HOST}, {"port", 1, 0, O_PORT}, {"path", 1, 0, O_PATH},
         {"line", 1, 0, O_LINE}, {"last", 1, 0, O_LAST}, {"connections", 1, 0, O_CONN}, {"for", 1, 0, O_SEC}, {"fresh", 1, 0, O_FRESH},
         {"size", 1, 0, O_SIZE}, {"reply", 1, 0, O_REPLY}, {"nagle", 1, 0, O_NAGLE}, {"split", 1, 0, O_SPLIT}, {"gap-ms", 1, 0, O_GAP},
         {"rate", 1, 0, O_RATE}, {"rcvbuf", 1, 0, O_RCV}, {"sndbuf", 1, 0, O_SND}, {"batch", 1, 0, O_BATCH},
-        {"timeout-ms", 1, 0, O_TIMEOUT}, {"reset", 1, 0, O_RESET}, {"quickack", 1, 0, O_QUICKACK}, {0}};
+        {"timeout-ms", 1, 0, O_TIMEOUT}, {"reset", 1, 0, O_RESET}, {"quickack", 1, 0, O_QUICKACK},
+        {"header", 1, 0, O_HEADER}, {"hold-ms", 1, 0, O_HOLD}, {0}};
     for (int o; (o = getopt_long(c, v, "", options, 0)) >= 0;)
         switch (o) {
         case O_KIND:
@@ -227,6 +235,8 @@ int main(int c, char **v) {
         case O_BATCH: batch = atoi(optarg); break;
         case O_TIMEOUT: timeout_ms = atoi(optarg); break;
         case O_RESET: reset = atoi(optarg); break;
+        case O_HEADER: header = optarg; break;
+        case O_HOLD: hold_ms = atof(optarg); break;
         case O_QUICKACK: quickack = atoi(optarg); break;
         default: return 2;
         }
