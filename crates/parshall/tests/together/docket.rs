@@ -23,6 +23,9 @@ const LEVEL: i32 = 19;
 struct Case {
     #[serde(skip)]
     name: String,
+    /// The round of unseen cases that it belongs to: those have a recording from the day on that their verdict is right.
+    #[serde(default)]
+    round: u32,
     expect: Expect,
 }
 
@@ -139,6 +142,7 @@ fn each_recording_gets_the_verdict_of_its_case() {
 #[test]
 fn each_case_has_a_recording() {
     take_missing();
-    let missing: Vec<String> = cases().into_iter().filter(|c| !recording(c).exists()).map(|c| c.name).collect();
+    let missing = cases().into_iter().filter(|case| case.round == 0 && !recording(case).exists());
+    let missing: Vec<String> = missing.map(|case| case.name).collect();
     assert!(missing.is_empty(), "make them with bench/docket/run: {missing:?}");
 }
