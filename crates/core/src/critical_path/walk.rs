@@ -9,7 +9,7 @@ use parshall_evidence::{FlowId, HopKind};
 use super::index::Index;
 use super::requests::Request;
 use crate::wait::Wait;
-use parshall_evidence::timeline::{OffCpu, Op, Waker, Why};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -349,16 +349,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the reply that came was that to another request, after which this one had its turn: what is passed on has a limit, and
-    /// before anything more was asked for this request, that other one was answered.
-    fn is_for_another(
-        &self,
-        tid: u32,
-        socket: &parshall_evidence::timeline::Socket,
-        (from, to): (u64, u64),
-        task: Task,
-    ) -> bool {
+    /// that other one was answered in the turn in which the thread asked for this request, at `to`.
+    fn is_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
         let Task::Request { socket: own, .. } = task else { return false };
-        self.index.is_limited(tid, socket) && self.index.answered_others(tid, own, from, to)
+        self.index.is_limited(tid, socket) && self.index.answered_others(tid, own, from, self.index.turn_end(tid, to))
     }
 
     /// A sleep over many descriptors about which only the waker tells.
