@@ -1,4 +1,6 @@
 //! Critical paths of small timelines made by hand.
+mod turns;
+
 use parshall_evidence::{FdKind, HopKind, PathPart, Service};
 
 use super::{clipped, reduced, services};
@@ -387,80 +389,6 @@ fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
     // The three sessions' own sleeps.
     let own: u64 = all.iter().filter(|(way, _)| way.ends_with(":Timer") && !way.contains('>')).map(|(_, ns)| ns).sum();
     assert_eq!(own, 190 + 280 + 370, "{all:?}");
-}
-
-#[test]
-fn who_brings_a_message_holds_no_lock() {
-    // 101 waits until 201 has heard from its peer, which it answers nothing: a commit that waits for a standby.
-    let mut script = sessions();
-    script.timeline.slices = vec![(0, 1000)];
-    let script = script
-        .receives(101, 1, 100, 100)
-        .sleeps(101, 110, 700, EPOLL, Waker::Thread(201))
-        .sends(101, 1, 710)
-        .sends(201, 2, 120)
-        .sleeps(201, 130, 690, EPOLL, Waker::SoftIrq)
-        .receives(201, 2, 690, 692)
-        .sleeps(201, 705, 990, EPOLL, Waker::SoftIrq);
-    let service = only(script);
-    let all = ways(&service);
-    assert!(!all.iter().any(|(way, _)| way.contains("Lock")), "{all:?}");
-    has(&service, "101:Worker > 201:Reply", 560);
-}
-
-#[test]
-fn a_thread_of_a_runtime_sleeps_for_no_lock() {
-    // 101 reads, asks 9000 and goes on; 102 is woken by 103, which got the reply, and answers.
-    let parked = |tid, begin, end, by| OffCpu { waker: by, target: u64::from(tid), ..off(tid, begin, end, end) };
-    let script = || {
-        Script::new()
-            .socket(1, served_socket(7000), 101)
-            .socket(2, client_socket(9000), 101)
-            .receives(101, 1, 100, 100)
-            .sends(101, 2, 120)
-            .sends(102, 1, 730)
-            .receives(103, 2, 690, 692)
-            .sends(103, 2, 695)
-            .socket(3, served_socket(7000), 103)
-            .receives(103, 3, 20, 20)
-            .sends(103, 3, 30)
-            .sleeps(103, 130, 690, EPOLL, Waker::SoftIrq)
-    };
-    let service = only(script().off(parked(102, 140, 700, Waker::Thread(103))));
-    let all = ways(&service);
-    assert!(!all.iter().any(|(way, _)| way.contains("102:Lock") || way.contains("102:Worker")), "{all:?}");
-    // Where others sleep for the same futex, it is a lock.
-    let shared = off(104, 300, 800, 800);
-    let same = OffCpu { target: 102, ..shared };
-    let service = only(script().off(parked(102, 140, 700, Waker::Thread(103))).off(same));
-    assert!(ways(&service).iter().any(|(way, _)| way.starts_with("102:Lock")), "{:?}", ways(&service));
-}
-
-#[test]
-fn requests_that_wait_for_their_turn_on_a_connection() {
-    // 101 has one connection to 9000 and asks for one request of its four clients at a time, each of which takes 100.
-    let mut script = Script::new().socket(9, client_socket(9000), 101);
-    for client in 1..=4 {
-        script = script.socket(client, served_socket(7000), 101);
-    }
-    script.timeline.slices = vec![(0, 2000)];
-    let client = |n: u64| 1 + n % 4;
-    script = (0..4).fold(script, |script, n| script.receives(101, client(n), 50 + n, 50 + n));
-    for n in 0..16u64 {
-        let at = 100 + 100 * n;
-        script = script.sends(101, 9, at).sleeps(101, at + 1, at + 40, EPOLL, Waker::SoftIrq);
-        // The one that was answered last asks again.
-        script = if n > 0 { script.receives(101, client(n + 3), at + 40, at + 40) } else { script };
-        script = script.sleeps(101, at + 41, at + 98, EPOLL, Waker::SoftIrq);
-        script = script.receives(101, 9, at + 98, at + 98).sends(101, client(n), at + 99);
-    }
-    let service = only(script);
-    let limit = &service.limits[0];
-    assert_eq!((limit.next.map(|next| next.port()), limit.most), (Some(9000), 1));
-    let ns_of =
-        |begin: &str| ways(&service).iter().filter(|(way, _)| way.starts_with(begin)).map(|(_, ns)| *ns).sum::<u64>();
-    let (turn, own) = (ns_of("101:Turn > 101:Reply"), ns_of("101:Reply"));
-    assert!(turn > 2 * own && own > 1000, "{:?}", ways(&service));
 }
 
 #[test]
