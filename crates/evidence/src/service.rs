@@ -96,6 +96,9 @@ pub struct Limit {
     /// The server to which the service passes no more on; None: so many are read and not answered, while others are not even read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<SocketAddr>,
+    /// It is the number of connections to that server: each is kept for one client between its requests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_connections: bool,
     /// The most requests that are under way.
     pub most: u32,
     /// Requests that wait beside those, on average over the time in which the limit was reached.

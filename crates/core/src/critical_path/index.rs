@@ -212,11 +212,23 @@ impl<'a> Index<'a> {
         }
         for (group, (all, pids)) in groups {
             let asking = pids.iter().filter_map(|pid| self.asking.get(pid)).flatten().copied();
-            let limits = limit::of_service(&all, asking, self.timeline);
+            let limits =
+                limit::of_service(&all, asking, self.timeline, |request, next| self.is_passed_on(request, next));
             let nexts = limits.iter().filter_map(|limit| limit.next);
             self.limited.extend(nexts.flat_map(|next| pids.iter().map(move |pid| (*pid, next))));
             self.limits.insert(group, limits);
         }
+    }
+
+    /// Whether the thread that answered a request had just received from a server what it, or another thread, had asked since the request came.
+    fn is_passed_on(&self, request: &Request, next: SocketAddr) -> bool {
+        let Some(tid) = request.reply_tid else { return false };
+        let before = self.calls_within(tid, request.arrived_ns, request.end_ns.saturating_sub(1));
+        let Some(last) = before.iter().rfind(|call| call.socket != request.socket) else { return false };
+        let asks = self.socket(last.socket).is_some_and(|socket| !socket.serves && socket.remote == next);
+        let asked =
+            || self.last_send(last.socket, last.since_ns).is_some_and(|sent| sent.since_ns >= request.arrived_ns);
+        last.op == Op::Receive && asks && asked()
     }
 
     /// The limits on requests that arrive at a port.

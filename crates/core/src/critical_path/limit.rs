@@ -28,12 +28,19 @@ const APART: f64 = 0.1;
 type Span = (u64, u64);
 
 /// The limits of a service: on what it reads, and on what it passes on to each server that it asks. `all` are its requests, and
-/// `asking` the sockets on which its processes ask others.
-pub fn of_service(all: &[Request], asking: impl Iterator<Item = FlowId>, timeline: &Timeline) -> Vec<Limit> {
+/// `asking` the sockets on which its processes ask others. `passed_on` tells whether a request was answered with what a server said to
+/// what it was asked for this one.
+pub fn of_service(
+    all: &[Request],
+    asking: impl Iterator<Item = FlowId>,
+    timeline: &Timeline,
+    passed_on: impl Fn(&Request, SocketAddr) -> bool,
+) -> Vec<Limit> {
     let outstanding: Vec<Span> = all.iter().map(|r| (r.arrived_ns, r.end_ns)).collect();
     let in_hands: Vec<Span> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let mut limits: Vec<Limit> = found(&outstanding, &in_hands, None).into_iter().collect();
     let mut passed: BTreeMap<SocketAddr, Vec<Span>> = BTreeMap::new();
+    let mut connections: BTreeMap<SocketAddr, i64> = BTreeMap::new();
     let mut unclear = BTreeSet::new();
     for id in asking {
         let (Some(socket), Some(calls)) = (timeline.sockets.get(&id), timeline.calls.get(&id)) else { continue };
@@ -41,11 +48,47 @@ pub fn of_service(all: &[Request], asking: impl Iterator<Item = FlowId>, timelin
         if overlaps(calls.iter().map(|call| (call.op, call.since_ns)), &sent) {
             unclear.insert(socket.remote);
         }
+        // Where another one can be opened at any time, their number is no limit.
+        let changes = socket.opened || socket.closed_ns.is_some();
+        let known = connections.entry(socket.remote).or_default();
+        *known = if changes || *known < 0 { -1 } else { *known + 1 };
         passed.entry(socket.remote).or_default().extend(sent.iter().map(|r| (r.arrived_ns, r.end_ns)));
     }
     passed.retain(|remote, _| !unclear.contains(remote));
-    limits.extend(passed.iter().filter_map(|(remote, under_way)| found(&outstanding, under_way, Some(*remote))));
+    limits.extend(passed.iter().filter_map(|(remote, under_way)| {
+        let long_ones_are = || {
+            let mean = all.iter().map(Request::ns).sum::<u64>() / (all.len() as u64).max(1);
+            let long = || all.iter().filter(|r| r.reply_tid.is_some() && r.ns() >= mean);
+            long().filter(|r| passed_on(r, *remote)).count() as f64 >= REACHED * long().count() as f64
+        };
+        let kept = || connections.get(remote).and_then(|kept| by_connections(&outstanding, under_way, *remote, *kept));
+        let kept = || kept().filter(|_| long_ones_are());
+        found(&outstanding, under_way, Some(*remote)).or_else(kept)
+    }));
     limits
+}
+
+/// A pool of `kept` connections, each of which belongs to one client for a while, idle or not.
+fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, kept: i64) -> Option<Limit> {
+    if kept < 1 || under_way.len() < PASSED_MIN {
+        return None;
+    }
+    let counts = counted(outstanding, &[]);
+    let ns_where = |more: i64| -> u64 { counts.iter().filter(|(_, all, _)| *all > more).map(|(ns, ..)| ns).sum() };
+    let (any, beyond_ns) = (ns_where(0), ns_where(kept));
+    let beyond = counts.iter().filter(|(_, all, _)| *all > kept);
+    let waiting: f64 = beyond.map(|(ns, all, _)| *ns as f64 * (all - kept) as f64).sum();
+    // By Little's law, for their rate is that at which requests are answered.
+    let each_ns = any.saturating_mul(kept.unsigned_abs()) / (outstanding.len() as u64).max(1);
+    (beyond_ns as f64 >= REACHED * any as f64 && beyond_ns > 0).then(|| Limit {
+        next: Some(next),
+        by_connections: true,
+        most: u32::try_from(kept).unwrap_or(u32::MAX),
+        waiting: waiting / beyond_ns as f64,
+        reached_ns: beyond_ns,
+        beyond_ns,
+        each_ns,
+    })
 }
 
 /// Requests were sent on a connection while others were under way on it.
@@ -105,6 +148,7 @@ fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> 
     let each_ns = under_way.iter().map(|(begin, end)| end.saturating_sub(*begin)).sum::<u64>() / under_way.len() as u64;
     (is_limit && reached_ns > 0).then(|| Limit {
         next,
+        by_connections: false,
         most: u32::try_from(most).unwrap_or(u32::MAX),
         waiting: waiting / reached_ns as f64,
         reached_ns,
@@ -156,6 +200,20 @@ mod tests {
             (0..8).flat_map(|c| (0..50u64).map(move |n| (n * 10 + c, n * 10 + c + 10))).collect();
         let under_way: Vec<Span> = (0..50).map(|n| (n * 10, n * 10 + 1)).collect();
         assert_eq!(found(&outstanding, &under_way, None), None);
+    }
+
+    #[test]
+    fn connections_that_are_kept_for_clients_are_a_limit_too() {
+        let next = SocketAddr::from(([127, 0, 0, 1], 5432));
+        let (outstanding, _) = through(2);
+        // Within a transaction its client does something else for most of the time.
+        let (_, under_way) = through(2);
+        let under_way: Vec<Span> = under_way.iter().map(|(begin, _)| (*begin, begin + 2)).collect();
+        assert_eq!(found(&outstanding, &under_way, Some(next)), None);
+        let limit = by_connections(&outstanding, &under_way, next, 2).expect("a limit");
+        assert!(limit.by_connections && (limit.waiting - 6.0).abs() < 0.3, "{limit:?}");
+        assert_eq!(by_connections(&outstanding, &under_way, next, 8), None);
+        assert_eq!(by_connections(&outstanding, &under_way, next, -1), None);
     }
 
     #[test]

@@ -82,3 +82,34 @@ fn requests_that_wait_for_their_turn_on_a_connection() {
         assert!(turn > 2 * own && own > 1000, "{all:?}");
     }
 }
+
+/// 101 keeps its connection to 9000 for one of four clients at a time, each of which asks two short questions, 60 apart, while it has it. Or
+/// it asks nothing for them: they wait for what comes.
+fn one_session(asks: bool) -> Script {
+    let mut script = Script::new().socket(9, client_socket(9000), 101);
+    for client in 1..=4 {
+        script = script.socket(client, served_socket(7000), 101);
+    }
+    script.timeline.slices = vec![(0, 2000)];
+    let client = |n: u64| 1 + n % 4;
+    script = (0..4).fold(script, |script, n| script.receives(101, client(n), 50 + n, 50 + n));
+    for n in 0..16u64 {
+        let at = 100 + 100 * n;
+        for at in [at, at + 60] {
+            script = script.sleeps(101, at - 30, at - 1, EPOLL, Waker::SoftIrq);
+            script = if at % 100 == 60 { script.receives(101, client(n), at - 1, at - 1) } else { script };
+            script = if asks { script.sends(101, 9, at).receives(101, 9, at + 4, at + 4) } else { script };
+            script = script.sends(101, client(n), at + 5);
+        }
+        script = script.receives(101, client(n), at + 66, at + 66);
+    }
+    script
+}
+
+#[test]
+fn a_connection_that_is_kept_for_one_client_is_a_limit() {
+    let service = only(one_session(true));
+    let limit = service.limits.iter().find(|limit| limit.by_connections).expect("a limit");
+    assert_eq!((limit.most, limit.next.map(|next| next.port())), (1, Some(9000)));
+    assert!(!only(one_session(false)).limits.iter().any(|limit| limit.by_connections));
+}

@@ -2,7 +2,8 @@
 //! a request to answer.
 //!
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
-//! is not counted as lost, nor is a connection that sends less than ten times or 1 kB a second.
+//! is not counted as lost, nor is a connection that sends less than ten times a second, or messages of less
+//! than a segment.
 use parshall_evidence::{Confidence, Figure};
 
 use super::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, record, stalls, thread_name, who};

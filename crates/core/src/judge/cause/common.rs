@@ -1,12 +1,12 @@
 //! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, Limit, PeerCommand, Place};
+use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
 
 use super::{Candidate, Outcome, denied};
 use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
-use crate::judge::facts::requests::{PartFact, ServiceFact, queue_of, turn_of};
+use crate::judge::facts::requests::{PartFact, ServiceFact, queue_of, turn_of, workers_keep_one_each};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -105,6 +105,13 @@ impl<'f, 'a> Waits<'f, 'a> {
         service.limits.iter().find(|limit| limit.next.is_none())
     }
 
+    /// The service whose workers each keep a connection while these requests wait to be accepted, if it is so.
+    pub fn kept_by_workers(&self) -> Option<&'f Service> {
+        let waited = self.service.rec.waited && self.leaf.kind == HopKind::AcceptQueue;
+        let all = self.facts.requests.all;
+        waited.then(|| workers_keep_one_each(self.service.rec, all, self.facts.capture)).flatten()
+    }
+
     /// The hop after that one.
     pub fn after(&self, hop: &Hop) -> Option<&'f Hop> {
         let at = self.part.rec.hops.iter().position(|h| std::ptr::eq(h, hop))?;
@@ -173,9 +180,8 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// The next command to type: a look at the process where the chain ends, if the user did not ask about that one.
     fn closer(&self, leaf: &Hop) -> Option<PeerCommand> {
-        if let Some(host) = (leaf.kind == parshall_evidence::HopKind::Reply)
-            .then(|| leaf.target.parse::<std::net::SocketAddr>().ok())
-            .flatten()
+        if let Some(host) =
+            (leaf.kind == HopKind::Reply).then(|| leaf.target.parse::<std::net::SocketAddr>().ok()).flatten()
         {
             let elsewhere = chain::is_elsewhere(self.facts, &leaf.target);
             let command = format!("parshall attach --port {}", host.port());

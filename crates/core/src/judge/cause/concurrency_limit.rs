@@ -24,12 +24,19 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let next = limit.next.map_or_else(String::new, |next| next.to_string());
     let most = units::plural(u64::from(limit.most), "request", "requests");
     let who = named(holder);
-    let summary = waits.summary(&format!(
+    let kept = format!(
+        "{who} has {} to {next}, each of which it keeps for one client at a time; {} more wait in it for theirs, {} a request.",
+        units::plural(u64::from(limit.most), "connection", "connections"),
+        units::decimal(limit.waiting),
+        waits.each()
+    );
+    let passed = format!(
         "{who} passes no more than {most} at a time on to {next}, for {} each; {} more wait in it for their turn, {} a request.",
         units::duration(limit.each_ns as f64),
         units::decimal(limit.waiting),
         waits.each()
-    ));
+    );
+    let summary = waits.summary(if limit.by_connections { &kept } else { &passed });
     let mut evidence = vec![outstanding(waits.service)];
     let counted = limited(limit);
     let (now, then) = (value_ms(&counted, 3), value_ms(&counted, 4));
@@ -68,6 +75,7 @@ mod tests {
         let mut service = ServiceBuilder::new(8080).requests(80, 400.0).part(turn, 0.85).part(own, 0.14).cpu(0.01);
         service.record.limits = vec![Limit {
             next: Some("127.0.0.1:9000".parse().expect("an address")),
+            by_connections: false,
             most,
             waiting: 8.0 - f64::from(most),
             reached_ns: 1_900_000_000,
@@ -92,6 +100,21 @@ mod tests {
         assert!(finding.fix.text.contains("about 200 ms instead of 400 ms"), "{}", finding.fix.text);
         let leaf = report.chain.expect("a chain").leaf;
         assert_eq!((leaf.process.as_str(), leaf.cause.as_str()), ("node", "concurrency-limit"));
+    }
+
+    #[test]
+    fn connections_that_are_kept_for_one_client_each() {
+        let waits = Hops::new().thread(100, 101, "pgbouncer").on(HopKind::OtherRequest, "epoll_wait");
+        let service = |by_connections| {
+            let mut service = ServiceBuilder::new(6432).requests(500, 30.0).part(waits.clone(), 0.92).cpu(0.08);
+            service.record.limits = proxy(2, HopKind::Timer).record.limits;
+            service.record.limits[0].by_connections = by_connections;
+            service
+        };
+        let report = judge(&with(service(true)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"));
+        assert!(report.verdict.summary.contains("has 2 connections to 127.0.0.1:9000"), "{}", report.verdict.summary);
+        assert_eq!(verdict_of(&with(service(false))), "healthy");
     }
 
     #[test]

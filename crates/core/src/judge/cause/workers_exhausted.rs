@@ -3,10 +3,11 @@
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
 use super::common::{Waits, limited, not_spent, outstanding};
-use super::{Cause, Outcome, record};
+use super::{Candidate, Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::words;
+use crate::stats::ratio;
 use crate::units;
 
 /// The entry in the list.
@@ -20,6 +21,9 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Workers) else { return not_spent(facts, Spent::Workers) };
+    if let Some(serving) = waits.kept_by_workers() {
+        return kept(waits, serving).holds();
+    }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let (holder, at_a_time) = waits.queue().unwrap_or((waits.leaf, waits.service.rec.workers));
     let summary = waits.summary(&format!(
@@ -42,11 +46,56 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, evidence, fix).holds()
 }
 
+/// Each worker keeps a connection whose client asks for nothing most of the time, and nobody is left to accept further ones.
+fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate {
+    let name = units::or(&waits.leaf.process, "the service").to_string();
+    let workers = units::plural(u64::from(serving.workers), "worker", "workers");
+    let summary = waits.summary(&format!(
+        "Each of the {workers} of {name} keeps one connection and accepts the next one when that closes. They were at work on a \
+         request for {} of the time.",
+        units::percent(ratio(serving.worked_ns as f64, serving.observed_ns as f64 * f64::from(serving.workers)))
+    ));
+    let evidence = vec![
+        words::valued("threads that read or answer", f64::from(serving.workers), "threads"),
+        words::valued("connections that they keep", f64::from(serving.workers), "connections"),
+    ];
+    let fix = format!(
+        "Run more workers of {name}, close idle connections sooner (its keep-alive timeout), or let one worker serve many connections \
+         (an event loop, such as Apache's event module or a proxy in front)."
+    );
+    waits.candidate(summary, evidence, fix)
+}
+
 #[cfg(test)]
 mod tests {
     use parshall_evidence::HopKind;
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn workers_that_keep_idle_connections() {
+        use parshall_evidence::Role;
+        let hops = Hops::new().thread(99, 99, "apache2").on(HopKind::AcceptQueue, "pselect6");
+        let verdict = |connections: u64| {
+            let mut capture = with(ServiceBuilder::new(8080).requests(30, 0.1).workers(3).cpu(1.0));
+            let mut waited = ServiceBuilder::new(8080).unanswered(5, 900.0).part(hops.clone(), 1.0).build();
+            (waited.waited, waited.pids) = (true, vec![99]);
+            capture.services.push(waited);
+            for id in 1..=connections {
+                let mut flow = crate::testkit::FlowBuilder::new(id, Role::Server).owner(100, 101).fill().record;
+                flow.local.set_port(8080);
+                capture.flows.push(flow);
+            }
+            crate::judge::facts::Facts::new(&capture, &capture.services.clone())
+                .requests
+                .waited()
+                .flat_map(|service| service.parts.iter().map(|part| part.spent))
+                .next()
+        };
+        assert_eq!(verdict(3), Some(super::Spent::Workers));
+        // Workers that serve several connections each could accept more.
+        assert_eq!(verdict(7), Some(super::Spent::NotAccepted));
+    }
 
     #[test]
     fn says_on_what_they_are_blocked() {

@@ -355,6 +355,9 @@ fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
     capture.flows.iter().map(|rec| flow_fact(rec, &stalls.remove(&rec.id).unwrap_or_default())).collect()
 }
 
+/// Data in a segment of an Ethernet path, about.
+const SEGMENT_BYTES: f64 = 1400.0;
+
 fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFact<'a> {
     let ledger = FlowLedger::new(rec, stalls);
     let shape = shape(rec);
@@ -367,7 +370,9 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
         let segs = last.data_segs_out.saturating_sub(first.data_segs_out);
         (segs, rec.acked_bytes(), ledger.wall_ns / 1e9)
     };
-    let supplies = shape == Shape::StreamOut && sends as f64 >= 10.0 * seconds && sent as f64 >= 1e3 * seconds;
+    // Messages of less than a segment come when there is something to say: nobody waits for the next one.
+    let bulk = ratio(sent as f64, sends as f64) >= SEGMENT_BYTES;
+    let supplies = bulk && shape == Shape::StreamOut && sends as f64 >= 10.0 * seconds;
     FlowFact {
         name: words::flow_name(rec),
         shape,

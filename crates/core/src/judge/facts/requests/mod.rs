@@ -19,7 +19,7 @@ use crate::stats::ratio;
 
 pub use code::Code;
 use served::{ByService, Served};
-pub use spent::{Spent, is_collector, queue_of, turn_of, writes};
+pub use spent::{Spent, is_collector, queue_of, turn_of, workers_keep_one_each, writes};
 
 /// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
 /// whatever its largest part is.

@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, Hop, HopKind, Limit, PathPart, Service};
 use super::crypto::CRYPTO_SHARE;
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
+use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
@@ -136,6 +137,8 @@ struct Context<'c> {
     opens: bool,
     /// Mean time of connecting to a server, if most requests do.
     connect_ns: Option<f64>,
+    /// Each worker of the service keeps a connection, and accepts the next one when that closes.
+    one_each: bool,
 }
 
 /// Decides for each part of a service.
@@ -170,6 +173,7 @@ impl<'c> Context<'c> {
             serial: is_serial(service, fact.outstanding),
             opens: opens(fact) && !shakes_hands(fact, code),
             connect_ns: connect_ns(service),
+            one_each: service.waited && workers_keep_one_each(service, services, capture).is_some(),
             observed_ns: capture.window_ns as f64,
         }
     }
@@ -234,6 +238,7 @@ impl<'c> Context<'c> {
             HopKind::Unseen => Some(Spent::Unseen),
             HopKind::Lock | HopKind::Timer | HopKind::Client if locked => Some(Spent::Lock),
             HopKind::Reply | HopKind::Idle | HopKind::Unread | HopKind::AcceptQueue if asked => Some(Spent::Downstream),
+            HopKind::AcceptQueue if self.one_each => Some(Spent::Workers),
             HopKind::AcceptQueue => Some(Spent::NotAccepted),
             HopKind::Idle | HopKind::Unread => Some(Spent::Other),
             HopKind::Timer => Some(Spent::Timer),
@@ -433,6 +438,14 @@ pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
 /// or threads of a process that has such a limit wait for each other while one of them waits for that server.
 pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+    // It waits for what another request brings: for the connection that this one keeps.
+    if let Some(leaf) = hops.last().filter(|leaf| leaf.kind == HopKind::OtherRequest) {
+        return service_of(services, leaf.pid)?
+            .limits
+            .iter()
+            .find(|limit| limit.by_connections)
+            .map(|limit| (leaf, limit));
+    }
     hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
         let limits = || {
             service_of(services, hop.pid)?.limits.iter().find(|l| to(l) == after.target).filter(|l| l.next.is_some())
@@ -445,6 +458,20 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
             _ => None,
         }
     })
+}
+
+/// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.
+pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capture: &Capture) -> Option<&'s Service> {
+    let port = waited.address.port();
+    let serving = services.iter().find(|s| !s.waited && !s.outbound && s.address.port() == port && s.workers > 0)?;
+    let open = capture.flows.iter().filter(|flow| {
+        serves(flow)
+            && flow.local.port() == port
+            && flow.end_ns >= capture.window_ns
+            && serving.pids.contains(&flow.pid)
+    });
+    let open: u64 = open.map(parshall_evidence::FlowRecord::connections).sum();
+    (open == u64::from(serving.workers)).then_some(serving)
 }
 
 fn to(limit: &Limit) -> String {
