@@ -12,6 +12,18 @@ use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall,
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
 
+/// The port of name servers.
+pub const NAMES_PORT: u16 = 53;
+
+/// A server that was asked and has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// The socket of who asked.
+    pub socket: FlowId,
+    /// It is a name server.
+    pub names: bool,
+}
+
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
     /// What was observed.
@@ -204,6 +216,25 @@ impl<'a> Index<'a> {
         let begin = calls.partition_point(|c| c.at_ns < from);
         let end = calls.partition_point(|c| c.at_ns <= to);
         calls.get(begin..end).unwrap_or(&[])
+    }
+
+    /// The server that a thread had asked last when it fell asleep, and that had not answered when the sleep ended. Data that is owed no
+    /// reply (figures, lines of a log) is no question: to a server other than a name server, the thread asks again afterwards or gives
+    /// the connection up, or has had answers there.
+    pub fn asked_last(&self, off: &OffCpu) -> Option<Asked> {
+        let call = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
+        let socket = self.socket(call.socket).filter(|socket| !socket.serves && socket.remote.port() != 0)?;
+        let calls = self.timeline.calls.get(&call.socket)?;
+        let receives = |c: &SocketCall| c.op == Op::Receive;
+        if calls.iter().any(|c| receives(c) && c.at_ns > call.at_ns && c.since_ns < off.end_ns) {
+            return None;
+        }
+        let names = socket.udp && socket.remote.port() == NAMES_PORT;
+        let is_same = |c: &SocketCall| self.socket(c.socket).is_some_and(|other| other.remote == socket.remote);
+        let asks_again = || self.next_call(off.tid, off.end_ns).is_some_and(|c| c.op == Op::Send && is_same(c));
+        let gives_up = || socket.closed_ns.is_some_and(|at_ns| at_ns >= off.end_ns && at_ns - off.end_ns <= GIVEN_NS);
+        let answers = names || calls.iter().any(receives) || asks_again() || gives_up();
+        answers.then_some(Asked { socket: call.socket, names })
     }
 
     /// The last receive of a thread in a span of time.

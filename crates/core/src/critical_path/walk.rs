@@ -6,7 +6,7 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::Index;
+use super::index::{Index, NAMES_PORT};
 use super::requests::Request;
 use crate::wait::Wait;
 use parshall_evidence::timeline::{OffCpu, Op, Waker, Why};
@@ -348,6 +348,10 @@ impl<'a> Walk<'a> {
             self.within(step, |w| w.emit(Step::new(holder, HopKind::Client), wake - begin));
             return Next::Before(begin);
         }
+        if let Some(socket) = self.awaited_answer(off, alone, task) {
+            self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
+            return Next::Before(begin);
+        }
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
@@ -378,6 +382,18 @@ impl<'a> Walk<'a> {
             Some(socket) => Step::of(off, HopKind::Connect).to(Target::Remote(socket)),
             None => Step::of(off, HopKind::Network),
         }
+    }
+
+    /// The socket whose answer a sleep over descriptors was for, although a timer ended it, or nothing: what the thread did last was to
+    /// ask there. A name server is asked by a function that waits for nothing else; any other server may be asked by an event loop,
+    /// whose timers serve other requests too.
+    fn awaited_answer(&self, off: &OffCpu, alone: bool, task: Task) -> Option<FlowId> {
+        if off.waker != Waker::HardIrq && !off.is_open() {
+            return None;
+        }
+        let asked = self.index.asked_last(off)?;
+        let is_certain = alone || asked.names || matches!(task, Task::Other) && !self.index.serves(off.tid);
+        is_certain.then_some(asked.socket)
     }
 
     /// Whether the thread read this request and served no other one until the end of this sleep, so that it slept for this one.
@@ -578,8 +594,11 @@ impl<'a> Walk<'a> {
     /// A wait for the reply to what was sent on a socket, between `lo` and `hi`.
     fn reply(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
         let socket = self.index.socket(id);
-        let kind =
-            if socket.is_some_and(|s| s.udp && s.remote.port() == 53) { HopKind::NameServer } else { HopKind::Reply };
+        let kind = if socket.is_some_and(|s| s.udp && s.remote.port() == NAMES_PORT) {
+            HopKind::NameServer
+        } else {
+            HopKind::Reply
+        };
         let step = Step { kind, ..step }.to(Target::Remote(id));
         // Two processes may ask each other in a circle.
         let other_end = socket.and_then(|s| s.other_end).filter(|_| self.steps.len() < DEPTH_MAX);
