@@ -11,6 +11,8 @@ mod latency;
 mod path;
 mod reduce;
 mod requests;
+#[cfg(test)]
+mod rest;
 mod service;
 #[cfg(test)]
 mod sliced;
