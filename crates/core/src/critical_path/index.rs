@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::limit;
 use super::requests::{self, Request};
 use crate::wait::Wait;
-use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker};
+use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
@@ -17,6 +17,50 @@ const GIVEN_NS: u64 = 500_000;
 const RELEASED_NS: u64 = 1_000_000;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
 const AT_WORK_MAX: usize = 16;
+
+/// The port of name servers.
+pub const NAMES_PORT: u16 = 53;
+
+/// A server that was asked and has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// The socket of who asked.
+    pub socket: FlowId,
+    /// It is a name server.
+    pub names: bool,
+}
+
+/// Between two parts of a message that is sent at once is less time than this.
+const REST_NS: u64 = 100_000_000;
+/// What is shorter is a frame of a protocol, such as an update of a window, and not the begin of a request.
+const HEAD_MIN_BYTES: u32 = 64;
+/// A client that sleeps for this share of a time waits.
+const WAITS_SHARE: f64 = 0.9;
+
+/// A request that came in two parts with a long time between them: the last receive of the first part, and the first of the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// The first part was read with it.
+    pub before: SocketCall,
+    /// What was then awaited came with it.
+    pub last: SocketCall,
+}
+
+/// What the client of a connection does while the service waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// It has something else to do, or sleeps for something else.
+    Works,
+    /// What its thread did last on its socket was to send, and it waits there for an answer.
+    Waits {
+        /// The thread.
+        tid: u32,
+        /// Its socket.
+        socket: FlowId,
+    },
+    /// It is elsewhere, or was not observed.
+    Unseen,
+}
 
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
@@ -351,6 +395,78 @@ impl<'a> Index<'a> {
         let begin = calls.partition_point(|c| c.at_ns < from);
         let end = calls.partition_point(|c| c.at_ns <= to);
         calls.get(begin..end).unwrap_or(&[])
+    }
+
+    /// The server that a thread had asked last when it fell asleep, and that had not answered when the sleep ended. Data that is owed no
+    /// reply (figures, lines of a log) is no question: to a server other than a name server, the thread asks again afterwards or gives
+    /// the connection up, or has had answers there.
+    pub fn asked_last(&self, off: &OffCpu) -> Option<Asked> {
+        let call = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
+        let socket = self.socket(call.socket).filter(|socket| !socket.serves && socket.remote.port() != 0)?;
+        let calls = self.timeline.calls.get(&call.socket)?;
+        let receives = |c: &SocketCall| c.op == Op::Receive;
+        if calls.iter().any(|c| receives(c) && c.at_ns > call.at_ns && c.since_ns < off.end_ns) {
+            return None;
+        }
+        let names = socket.udp && socket.remote.port() == NAMES_PORT;
+        let is_same = |c: &SocketCall| self.socket(c.socket).is_some_and(|other| other.remote == socket.remote);
+        let asks_again = || self.next_call(off.tid, off.end_ns).is_some_and(|c| c.op == Op::Send && is_same(c));
+        let gives_up = || socket.closed_ns.is_some_and(|at_ns| at_ns >= off.end_ns && at_ns - off.end_ns <= GIVEN_NS);
+        let answers = names || calls.iter().any(receives) || asks_again() || gives_up();
+        answers.then_some(Asked { socket: call.socket, names })
+    }
+
+    /// The two parts of a request that its client sent with a long time between them, and that was answered soon after the second. Where
+    /// messages come one by one that are owed no reply each, there are more such times, or the answer comes at a time of its own.
+    pub fn rest_of(&self, request: &Request) -> Option<Rest> {
+        let calls = self.timeline.calls.get(&request.socket)?;
+        let from = calls.partition_point(|call| call.at_ns < request.read_ns);
+        let to = calls.partition_point(|call| call.at_ns <= request.end_ns);
+        let received: Vec<SocketCall> =
+            calls.get(from..to)?.iter().filter(|call| call.op == Op::Receive).copied().collect();
+        let gap = |pair: &[SocketCall]| pair[1].since_ns.saturating_sub(pair[0].at_ns);
+        let mut gaps = received.windows(2).filter(|pair| gap(pair) >= REST_NS);
+        let (Some(&[before, last]), None) = (gaps.next(), gaps.next()) else { return None };
+        let first_part = received.iter().take_while(|call| call.at_ns <= before.at_ns);
+        let bytes = first_part.fold(0u32, |sum, call| sum.saturating_add(call.bytes));
+        let answered_ns = request.end_ns.saturating_sub(last.at_ns);
+        let is_one = bytes >= HEAD_MIN_BYTES && answered_ns <= last.since_ns.saturating_sub(before.at_ns);
+        is_one.then_some(Rest { before, last })
+    }
+
+    /// What the client of a served connection does in a span of time in which nothing comes from it.
+    pub fn client_of(&self, served: FlowId, (from, to): (u64, u64)) -> Client {
+        let asked = self.socket(served).and_then(|socket| socket.other_end).and_then(|id| self.last_send(id, from));
+        let Some(asked) = asked else { return Client::Unseen };
+        let Some(offs) = self.off_cpu(asked.tid, from) else { return Client::Unseen };
+        let waits = |off: &OffCpu| match self.wait(off) {
+            Wait::Multiplex => off.why == Why::Slept,
+            Wait::SocketReceive => off.target == asked.socket,
+            _ => false,
+        };
+        let begin = offs.partition_point(|off| off.end_ns <= from);
+        let mut waited = 0;
+        for off in offs[begin..].iter().take_while(|off| off.begin_ns < to) {
+            self.note(off);
+            if waits(off) {
+                waited += off.wake_ns.min(to).saturating_sub(off.begin_ns.max(from));
+            }
+        }
+        match waited as f64 >= WAITS_SHARE * to.saturating_sub(from) as f64 {
+            true => Client::Waits { tid: asked.tid, socket: asked.socket },
+            false => Client::Works,
+        }
+    }
+
+    /// Whether a thread sleeps in a receive on this very socket for all of a span of time.
+    pub fn receives_at(&self, tid: u32, socket: FlowId, (from, to): (u64, u64)) -> bool {
+        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+        let last = offs[..offs.partition_point(|off| off.begin_ns < to)].last();
+        last.inspect(|off| self.note(off)).is_some_and(|off| {
+            let length = off.wake_ns.min(to).saturating_sub(off.begin_ns.max(from));
+            let is_long = length as f64 >= WAITS_SHARE * to.saturating_sub(from) as f64;
+            off.target == socket && self.wait(off) == Wait::SocketReceive && is_long
+        })
     }
 
     /// The last receive of a thread in a span of time.

@@ -6,10 +6,10 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::Index;
+use super::index::{Client, Index, NAMES_PORT};
 use super::requests::Request;
 use crate::wait::Wait;
-use parshall_evidence::timeline::{OffCpu, Op, Socket, Waker, Why};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -162,10 +162,37 @@ impl<'a> Walk<'a> {
         self.within(Step::new(reader, HopKind::Unread), |w| w.thread(reader, from, read, Task::Unread { socket }));
         let turn_end = self.index.turn_end(reader, request.read_ns);
         let task = Task::Request { socket, reader, turn_end };
-        match request.reply_tid {
-            Some(tid) => self.thread(tid, read, hi, task),
-            None => self.unanswered(request, read, hi, task),
+        match (
+            request.reply_tid,
+            self.index.rest_of(request).filter(|rest| read <= rest.before.at_ns && rest.last.at_ns <= hi),
+        ) {
+            (Some(tid), Some(rest)) => {
+                self.thread(reader, read, rest.before.at_ns, task);
+                self.rest(rest.before, rest.last);
+                let (reader, turn_end) = (rest.last.tid, self.index.turn_end(rest.last.tid, rest.last.at_ns));
+                self.thread(tid, rest.last.at_ns, hi, Task::Request { socket, reader, turn_end });
+            }
+            (Some(tid), None) => self.thread(tid, read, hi, task),
+            (None, _) => self.unanswered(request, read, hi, task),
         }
+    }
+
+    /// The time between two parts of a request: the client's, unless its own thread waits for the service meanwhile.
+    fn rest(&mut self, before: SocketCall, last: SocketCall) {
+        let socket = before.socket;
+        let from = before.at_ns;
+        let arrived = last.since_ns.clamp(from, last.at_ns);
+        let step = Step::new(before.tid, HopKind::Client);
+        match self.index.client_of(socket, (from, arrived)) {
+            Client::Works => self.emit(step.to(Target::Remote(socket)), arrived - from),
+            Client::Waits { tid, socket } => {
+                let waits = Step::new(tid, HopKind::Reply).to(Target::Remote(socket));
+                self.within(step, |w| w.emit(waits, arrived - from));
+            }
+            Client::Unseen => self.within(step, |w| w.emit(Step::new(0, HopKind::Unseen), arrived - from)),
+        }
+        let unread = Step::new(last.tid, HopKind::Unread);
+        self.within(unread, |w| w.thread(last.tid, arrived, last.at_ns, Task::Unread { socket }));
     }
 
     /// A request without a reply. A thread that went on to others left it to something: a request sent elsewhere, or what
@@ -366,6 +393,10 @@ impl<'a> Walk<'a> {
             self.within(step, |w| w.emit(Step::new(holder, HopKind::Client), wake - begin));
             return Next::Before(begin);
         }
+        if let Some(socket) = self.awaited_answer(off, alone, task) {
+            self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
+            return Next::Before(begin);
+        }
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
@@ -396,6 +427,18 @@ impl<'a> Walk<'a> {
             Some(socket) => Step::of(off, HopKind::Connect).to(Target::Remote(socket)),
             None => Step::of(off, HopKind::Network),
         }
+    }
+
+    /// The socket whose answer a sleep over descriptors was for, although a timer ended it, or nothing: what the thread did last was to
+    /// ask there. A name server is asked by a function that waits for nothing else; any other server may be asked by an event loop,
+    /// whose timers serve other requests too.
+    fn awaited_answer(&self, off: &OffCpu, alone: bool, task: Task) -> Option<FlowId> {
+        if off.waker != Waker::HardIrq && !off.is_open() {
+            return None;
+        }
+        let asked = self.index.asked_last(off)?;
+        let is_certain = alone || asked.names || matches!(task, Task::Other) && !self.index.serves(off.tid);
+        is_certain.then_some(asked.socket)
     }
 
     /// Whether the thread read this request and served no other one until the end of this sleep, so that it slept for this one.
@@ -546,6 +589,16 @@ impl<'a> Walk<'a> {
             Task::Request { socket: own, .. } if own != off.target && socket.serves => {
                 return self.set_aside(off, Step { kind: HopKind::OtherRequest, ..step }, span, lo, task);
             }
+            Task::Request { socket: own, .. } if own == off.target && off.is_open() => {
+                match self.index.client_of(own, span) {
+                    // Each of them waits for the other, and neither will do anything.
+                    Client::Waits { tid, socket } if self.index.receives_at(tid, socket, span) => {
+                        let waits = Step::new(tid, HopKind::Reply).to(Target::Remote(socket));
+                        self.within(Step { target: Target::None, ..step }, |w| w.emit(waits, wake - begin));
+                    }
+                    _ => self.emit(step, wake - begin),
+                }
+            }
             _ if socket.serves => self.emit(step, wake - begin),
             _ => self.reply(Step::of(off, HopKind::Reply), off.target, begin, wake),
         }
@@ -611,8 +664,11 @@ impl<'a> Walk<'a> {
     /// A wait for the reply to what was sent on a socket, between `lo` and `hi`.
     fn reply(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
         let socket = self.index.socket(id);
-        let kind =
-            if socket.is_some_and(|s| s.udp && s.remote.port() == 53) { HopKind::NameServer } else { HopKind::Reply };
+        let kind = if socket.is_some_and(|s| s.udp && s.remote.port() == NAMES_PORT) {
+            HopKind::NameServer
+        } else {
+            HopKind::Reply
+        };
         let step = Step { kind, ..step }.to(Target::Remote(id));
         // Two processes may ask each other in a circle.
         let other_end = socket.and_then(|s| s.other_end).filter(|_| self.steps.len() < DEPTH_MAX);

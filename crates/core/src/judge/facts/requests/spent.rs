@@ -72,6 +72,8 @@ pub enum Spent {
     Setup,
     /// In the accept queue, and no thread was seen that would take it from there.
     NotAccepted,
+    /// For the rest of a request, while its client waits for the service: neither goes on.
+    Mutual,
     /// On the way between sockets.
     Network,
     /// For something that no cause claims.
@@ -111,6 +113,7 @@ impl Spent {
             Spent::Connect => "connecting",
             Spent::Setup => "opening connections",
             Spent::NotAccepted => "in the accept queue",
+            Spent::Mutual => "in which client and service wait for each other",
             Spent::Network => "on the way on this host",
             Spent::Other => "blocked otherwise",
         }
@@ -192,6 +195,9 @@ impl<'c> Context<'c> {
         let Some(leaf) = hops.last() else { return Spent::Unseen };
         if let Some(spent) = self.waited(part, leaf) {
             return spent;
+        }
+        if hops.windows(2).any(|pair| pair[0].kind == HopKind::Client && pair[1].kind == HopKind::Reply) {
+            return Spent::Mutual;
         }
         if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
             return Spent::StopTheWorld;
