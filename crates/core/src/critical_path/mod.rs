@@ -12,6 +12,7 @@ mod requests;
 mod service;
 #[cfg(test)]
 mod sliced;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod walk;
