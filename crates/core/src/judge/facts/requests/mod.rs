@@ -7,6 +7,7 @@ pub mod crypto;
 mod hot;
 pub mod served;
 mod spent;
+pub mod tail;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

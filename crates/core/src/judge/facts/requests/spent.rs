@@ -114,7 +114,7 @@ impl Spent {
 }
 
 /// What the rules need to know of a service and its processes.
-struct Context<'c> {
+pub struct Context<'c> {
     service: &'c Service,
     capture: &'c Capture,
     code: &'c Code<'c>,
@@ -141,7 +141,8 @@ pub fn classify(fact: &mut ServiceFact<'_>, capture: &Capture, code: &Code<'_>) 
 }
 
 impl<'c> Context<'c> {
-    fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
+    /// Of a service.
+    pub fn new(fact: &ServiceFact<'c>, capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
         let service = fact.rec;
         let mut own_ns = BTreeMap::new();
         for part in &fact.parts {
@@ -173,7 +174,8 @@ impl<'c> Context<'c> {
         ratio(self.code.cpu_ns(pid), self.requests)
     }
 
-    fn spent(&self, part: &PartFact<'_>) -> Spent {
+    /// What this part was spent on.
+    pub fn spent(&self, part: &PartFact<'_>) -> Spent {
         if part.rec.setup && self.opens { Spent::Setup } else { self.spent_on(part) }
     }
 
@@ -299,6 +301,11 @@ impl<'c> Context<'c> {
         if is_locked(part) && !self.is_interpreter_lock(part) {
             return Spent::Lock;
         }
+        self.computes(leaf)
+    }
+
+    /// What a process computes, by its samples.
+    pub fn computes(&self, leaf: &Hop) -> Spent {
         if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
             Spent::Memory
         } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE {
@@ -328,7 +335,7 @@ impl<'c> Context<'c> {
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
-    fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
+    pub fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
         const NAMES: [&str; 5] = ["python", "gunicorn", "uwsgi", "ruby", "puma"];
         const FUNCTIONS: [&str; 4] = ["take_gil", "PyEval_AcquireThread", "gvl_acquire", "thread_sched_wait"];
         let computes = part.rec.hops.last().is_some_and(|h| matches!(h.kind, HopKind::OnCpu | HopKind::RunQueue));
@@ -401,11 +408,13 @@ fn is_serial(service: &Service, outstanding: f64) -> bool {
     even && outstanding >= 2.5 && super::typical_ns(service) >= 1.5 * p50 as f64
 }
 
-fn is_queued(part: &PartFact<'_>) -> bool {
+/// Whether the request lay unread or unaccepted meanwhile.
+pub fn is_queued(part: &PartFact<'_>) -> bool {
     part.rec.hops.iter().any(|h| h.kind.is_queue())
 }
 
-fn is_locked(part: &PartFact<'_>) -> bool {
+/// Whether it waited for a lock meanwhile.
+pub fn is_locked(part: &PartFact<'_>) -> bool {
     part.rec.hops.iter().any(|h| h.kind == HopKind::Lock)
 }
 
