@@ -125,6 +125,11 @@ impl Spans {
         self.before[to] - self.before[from] - outside
     }
 
+    /// How many they are, those that touched each other counted once.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
     /// There is no span.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()

@@ -87,6 +87,37 @@ pub struct Service {
     pub followed_ns: u64,
     /// Where that time went.
     pub path: Vec<PathPart>,
+    /// Its slowest requests, which are followed apart from the others; None where there are too few requests to tell these from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
+}
+
+/// The slowest requests of a service: at most the slowest 5 %, or the slowest ten where these are more.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tail {
+    /// A request belongs to the tail from this time on.
+    pub from_ns: u64,
+    /// Requests that took so long, or were seen for so long when a slice cut them.
+    pub requests: u64,
+    /// Connections on which they arrived.
+    pub connections: u64,
+    /// How often there were such requests: those that overlap in time count once.
+    pub moments: u64,
+    /// Sum of their times, as far as they were seen.
+    pub ns: u64,
+    /// Those whose time is followed: all, or evenly chosen ones.
+    pub followed_requests: u64,
+    /// Sum of their times; the parts of `path` add up to it.
+    pub followed_ns: u64,
+    /// Where that time went.
+    pub path: Vec<PathPart>,
+    /// Of the followed requests, those that waited unread mostly while the thread that was to read them worked on one other request.
+    pub behind_one: u64,
+    /// The time for which these waited unread.
+    pub behind_one_ns: u64,
+    /// The other ends of the connections on which those other requests had arrived, the one that most waited behind first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blockers: Vec<String>,
 }
 
 /// No more than so many requests of a service are under way at a time, while others wait: a pool of connections or workers, a semaphore,

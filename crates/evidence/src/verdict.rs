@@ -112,6 +112,9 @@ pub struct Finding {
     /// `share` and `lost_ms` were measured in slices and scaled to the window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
+    /// It is about the slowest requests only, and `share` is one of their time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tail: bool,
     /// How sure.
     pub confidence: Confidence,
     /// One sentence that names who waits for whom.
@@ -219,6 +222,34 @@ pub struct ServiceReport {
     pub abandoned: u64,
     /// Where the time of the requests and of their replies went.
     pub time: RequestTime,
+    /// The slowest requests; None where too few were seen to tell these from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<TailReport>,
+}
+
+/// The slowest requests of a service: at most the slowest 5 %, or the slowest ten where these are more.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TailReport {
+    /// A request belongs to them from this time on.
+    pub from_ms: f64,
+    /// How many they are, in the observed time.
+    pub requests: u64,
+    /// Of all requests, the share that they are.
+    pub share: f64,
+    /// Mean time that they took, as far as they were seen.
+    pub mean_ms: f64,
+    /// They take much longer than the typical request: ten times its time, and 2 ms at least.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub notable: bool,
+    /// What their time was spent on, the largest share first; `work` is what they asked for themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub time: Vec<TimeShare>,
+    /// Who it is that most of them waited for: a program on their CPU, the client of another request, the holder of a lock, a server.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub behind: String,
+    /// The cause that they wait for, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
 }
 
 /// Shares of the time from the arrival of requests until their replies were sent; they sum to 1, or are all 0.

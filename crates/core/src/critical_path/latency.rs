@@ -26,6 +26,8 @@ pub struct Seen {
 pub struct Latency {
     /// Median.
     pub p50_ns: Option<u64>,
+    /// 95th percentile.
+    pub p95_ns: Option<u64>,
     /// 99th percentile.
     pub p99_ns: Option<u64>,
 }
@@ -46,6 +48,7 @@ pub fn estimate(mut seen: Vec<Seen>, little_ns: Option<f64>) -> Latency {
             takes_longer *= others;
             let known = |share: f64| (takes_longer <= share + EPSILON && followed >= FOLLOWED_MIN).then_some(one.ns);
             latency.p50_ns = latency.p50_ns.or_else(|| known(0.5));
+            latency.p95_ns = latency.p95_ns.or_else(|| known(0.05));
             latency.p99_ns = latency.p99_ns.or_else(|| known(0.01));
         } else {
             followed *= others;
@@ -71,9 +74,9 @@ mod tests {
     #[test]
     fn without_cuts_they_are_the_ranks() {
         let seen: Vec<Seen> = (1..=100).rev().map(whole).collect();
-        assert_eq!(estimate(seen, None), Latency { p50_ns: Some(50), p99_ns: Some(99) });
+        assert_eq!(estimate(seen, None), Latency { p50_ns: Some(50), p95_ns: Some(95), p99_ns: Some(99) });
         assert_eq!(estimate(vec![], Some(1.0)), Latency::default());
-        assert_eq!(estimate(vec![whole(7)], None), Latency { p50_ns: Some(7), p99_ns: Some(7) });
+        assert_eq!(estimate(vec![whole(7)], None), Latency { p50_ns: Some(7), p95_ns: Some(7), p99_ns: Some(7) });
     }
 
     #[test]
@@ -85,7 +88,7 @@ mod tests {
         let seen = [vec![whole(1); 10], vec![cut(50); 11]].concat();
         assert_eq!(estimate(seen, None), Latency::default());
         let seen = [vec![whole(1); 11], vec![cut(50); 10]].concat();
-        assert_eq!(estimate(seen, None), Latency { p50_ns: Some(1), p99_ns: None });
+        assert_eq!(estimate(seen, None), Latency { p50_ns: Some(1), ..Latency::default() });
         // A single one that just fits into a slice says nothing of all the others.
         let seen = [(0..100).map(cut).collect(), vec![whole(99)]].concat();
         assert_eq!(estimate(seen, None), Latency::default());

@@ -17,6 +17,7 @@ mod rest;
 mod service;
 #[cfg(test)]
 mod sliced;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod walk;

@@ -20,6 +20,7 @@ pub fn reduced(mut timeline: Timeline) -> Timeline {
         left_out += (had - offs.len()) as u64;
         !offs.is_empty()
     });
+    timeline.has_tails |= timeline.left_out == 0;
     timeline.left_out = timeline.left_out.saturating_add(left_out);
     drop_unused(&mut timeline);
     timeline

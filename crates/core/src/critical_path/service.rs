@@ -8,7 +8,7 @@ use super::index::Index;
 use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
-use super::walk;
+use super::{tail, walk};
 use crate::stats::Spans;
 use parshall_evidence::timeline::{Socket, Timeline};
 
@@ -120,6 +120,11 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
     let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
     let gaps = reply_gaps(&all, &timeline.slices);
+    let tail = if group.followed {
+        None
+    } else {
+        tail::of(index, group.outbound, &kept().copied().collect::<Vec<_>>(), &latency)
+    };
     Some(Service {
         address: group.remote.unwrap_or_else(|| address(index, members, group.port)),
         transport: if group.udp { Transport::Udp } else { Transport::Tcp },
@@ -148,6 +153,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         followed_requests,
         followed_ns,
         path,
+        tail,
     })
 }
 

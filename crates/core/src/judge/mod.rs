@@ -2,7 +2,7 @@
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
 //! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names
-//! those that own enough of the lost time; [`account`] prints the ledgers into the report, [`service`] the services, and
+//! those that own enough of the lost time; [`tail`] judges the slowest requests apart from the others; [`account`] prints the ledgers into the report, [`service`] the services, and
 //! [`chain`] the way from a service to what its requests wait for.
 pub mod account;
 mod capacity;
@@ -17,6 +17,7 @@ pub mod record;
 mod runtime;
 pub mod service;
 mod stream;
+mod tail;
 #[cfg(test)]
 mod tests;
 pub mod waiting;
@@ -33,10 +34,12 @@ pub fn judge(capture: &Capture) -> Report {
     let mut found = services(capture);
     let waited = waiting::waited(capture, &found);
     found.extend(waited.services);
+    let slowest = facts::requests::tail::services(&found);
     let mut facts = facts::Facts::new(capture, &found);
     facts.quiet = waited.quiet;
-    let ranking = rank::rank(&facts);
-    let services = service::all(&facts);
+    let tails = tail::judge(&mut facts, &slowest);
+    let services = service::all(&facts, |service| tails.of(service));
+    let ranking = tails.conclude(rank::rank(&facts));
     let mut report = Report {
         schema: VERDICT_SCHEMA.to_string(),
         subject: capture.subject.clone(),

@@ -221,7 +221,8 @@ fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
     local && tids.contains(&tid)
 }
 
-fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
+/// A candidate that is named.
+pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
     let window_ms = facts.capture.window_ns as f64 / 1e6;
     let lost_ms = match (&candidate.refused, &candidate.requests, &candidate.thread) {
         (Some(refused), ..) => (ratio(refused.wait_ns, refused.count as f64) / 1e6).min(window_ms),
@@ -246,6 +247,7 @@ fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f
         },
         summary: candidate.summary,
         place: candidate.place,
+        tail: false,
         chain: candidate.requests.map(|loss| loss.chain).unwrap_or_default(),
         evidence: candidate.evidence,
         fix: Fix { text: candidate.fix, command: candidate.trial, peer: candidate.peer },

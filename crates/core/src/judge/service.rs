@@ -2,15 +2,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TimeShare, Transport};
+use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TailReport, TimeShare, Transport};
 
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::served::ByService;
 use crate::judge::facts::requests::{ServiceFact, is_network};
 use crate::stats::ratio;
 
-/// All services, the one that lost most first; among those that lost nothing, the order of the capture.
-pub fn all(facts: &Facts<'_>) -> Vec<ServiceReport> {
+/// All services, the one that lost most first; among those that lost nothing, the order of the capture. `tail` has what is known of
+/// the slowest requests of a service.
+pub fn all(facts: &Facts<'_>, tail: impl Fn(&Service) -> Option<TailReport>) -> Vec<ServiceReport> {
     let (waited, services): (Vec<_>, Vec<_>) = facts.requests.services.iter().partition(|s| s.rec.waited);
     let seen: BTreeSet<Ends> = services.iter().map(|s| ends(s.rec)).collect();
     let mut order: Vec<&ServiceFact<'_>> = services;
@@ -28,7 +29,7 @@ pub fn all(facts: &Facts<'_>) -> Vec<ServiceReport> {
     let sliced = facts.capture.slices.count > 1;
     let report = |fact: &ServiceFact<'_>| {
         let scaled = sliced && fact.rec.requests > 0;
-        ServiceReport { scaled, ..report(fact, &comms, unsent.of(fact.rec)) }
+        ServiceReport { scaled, tail: tail(fact.rec), ..report(fact, &comms, unsent.of(fact.rec)) }
     };
     let reported = order.into_iter().map(|fact| match waited.get(&ends(fact.rec)).filter(|_| !fact.rec.waited) {
         Some(also) => together((fact.time_ns, report(fact)), (also.time_ns, report(also))),
@@ -104,6 +105,7 @@ fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -
         unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },
         abandoned: service.abandoned,
         time: time(fact, unsent_ns),
+        tail: None,
     }
 }
 

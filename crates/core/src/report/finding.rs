@@ -48,7 +48,8 @@ fn share(finding: &Finding) -> String {
     let about = if finding.scaled { "≈" } else { "" };
     let whose = match finding.share_of {
         ShareOf::RequestTime => {
-            format!("of the time of {}", plural(finding.place.requests, "request", "requests"))
+            let (one, many) = if finding.tail { ("slow request", "slow requests") } else { ("request", "requests") };
+            format!("of the time of {}", plural(finding.place.requests, one, many))
         }
         ShareOf::FlowTime if finding.place.flows > 0 => {
             format!("of the time in which {} could move data", plural(finding.place.flows, "flow", "flows"))

@@ -2,7 +2,7 @@
 use parshall_evidence::{Report, Status};
 
 use super::page::{Detail, Listed, Page, Services, Title, first_of, more, top_finding};
-use super::{finding, head, time};
+use super::{finding, head, tail, time};
 use crate::units;
 
 impl Page {
@@ -19,6 +19,7 @@ impl Page {
             fix: top.and_then(finding::fix),
             services: services(report, detail),
             time: time::bars(report, detail),
+            tail: tail::line(report, detail),
             evidence: top.and_then(|top| finding::evidence(top, detail)),
             others: finding::others(report, detail),
             listed: listed(report, detail),

@@ -4,6 +4,7 @@ mod head;
 mod make;
 mod page;
 mod stack;
+mod tail;
 mod time;
 mod why;
 

@@ -38,6 +38,8 @@ pub struct Page {
     pub services: Option<Services>,
     /// Where the time went.
     pub time: Vec<Bars>,
+    /// What the slowest requests waited for.
+    pub tail: Option<(Title, String)>,
     /// The numbers that the cause rests on.
     pub evidence: Option<(Title, Vec<EvidenceRow>)>,
     /// Further causes that hold.

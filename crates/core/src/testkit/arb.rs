@@ -144,14 +144,29 @@ fn hop() -> impl Strategy<Value = Hop> {
     )
 }
 
+fn part() -> impl Strategy<Value = PathPart> {
+    let part = (vec(hop(), 0..5), ns(), counter());
+    part.prop_map(|(hops, ns, requests)| PathPart { hops, ns, requests, longest_ns: ns, setup: ns % 8 == 0 })
+}
+
 /// Any service.
 pub fn service() -> impl Strategy<Value = Service> {
-    let part = (vec(hop(), 0..5), ns(), counter());
-    let part =
-        part.prop_map(|(hops, ns, requests)| PathPart { hops, ns, requests, longest_ns: ns, setup: ns % 8 == 0 });
     let flags = (any::<bool>(), any::<bool>(), 0..4u32, 7000..7002u16);
-    (vec(ns(), 12), vec(counter(), 3), vec(part, 0..8), flags).prop_map(
-        |(t, n, path, (outbound, followed, workers, port))| {
+    let tail = (vec(ns(), 4), vec(counter(), 4), vec(part(), 0..4)).prop_map(|(t, n, path)| Tail {
+        from_ns: t[0],
+        requests: n[0],
+        connections: n[1],
+        moments: n[2],
+        ns: t[1],
+        followed_requests: n[3],
+        followed_ns: t[2],
+        path,
+        behind_one: n[3] / 2,
+        behind_one_ns: t[3],
+        blockers: if n[0] % 2 == 0 { vec![] } else { vec!["127.0.0.1:50000".to_string()] },
+    });
+    (vec(ns(), 12), vec(counter(), 3), vec(part(), 0..8), flags, proptest::option::of(tail)).prop_map(
+        |(t, n, path, (outbound, followed, workers, port), tail)| {
             let mut service = super::service::ServiceBuilder::new(port).record;
             (service.outbound, service.followed, service.workers) = (outbound, followed, workers);
             (service.requests, service.unanswered, service.followed_requests) = (n[0], n[1], n[2]);
@@ -160,7 +175,7 @@ pub fn service() -> impl Strategy<Value = Service> {
                 (Some(t[2]).filter(|_| n[1] % 8 != 0), Some(t[3]).filter(|_| n[1] % 4 != 0));
             (service.outstanding_ns, service.working_ns, service.worked_ns) = (t[4], t[5], t[6]);
             (service.reply_gap_p10_ns, service.reply_gap_p50_ns, service.reply_gap_p90_ns) = (t[7], t[8], t[9]);
-            (service.followed_ns, service.path) = (t[10], path);
+            (service.followed_ns, service.path, service.tail) = (t[10], path, tail);
             service
         },
     )

@@ -108,6 +108,7 @@ impl ServiceBuilder {
             followed_requests: 0,
             followed_ns: 0,
             path: Vec::new(),
+            tail: None,
         };
         ServiceBuilder { record, parts: Vec::new() }
     }

@@ -31,6 +31,9 @@ pub fn text(report: &Report, style: TextStyle, detail: Detail) -> String {
         sheet.rows(services.title, rows.chain(services.more.clone()));
     }
     time(&mut sheet, &page.time);
+    if let Some((title, line)) = &page.tail {
+        sheet.labelled(title.0, line);
+    }
     if let Some((title, rows)) = &page.evidence {
         evidence(&mut sheet, *title, rows);
     }

@@ -81,6 +81,7 @@ fn nagle() -> Finding {
         share_of: ShareOf::FlowTime,
         lost_ms: 4903.1,
         lost_share: 0.998,
+        tail: false,
         confidence: Confidence::High,
         summary: "127.0.0.1:56224 → 127.0.0.1:7000 sends 40 B, then 136 B. Nagle holds the 136 B until the 40 B are \
                   acknowledged; the peer has nothing to send yet, and its delayed-ACK timer (40 ms) sends that ACK."
@@ -213,6 +214,7 @@ fn small_buffer() -> Finding {
         share_of: ShareOf::ThreadTime,
         lost_ms: 7_130.0,
         lost_share: 0.81,
+        tail: false,
         confidence: Confidence::Medium,
         summary:
             "Thread 812 (relay) moves 8,192 B with each pair of recv and send, with more data waiting after each read."
@@ -326,6 +328,7 @@ fn lock() -> Finding {
         share_of: ShareOf::RequestTime,
         lost_ms: 382.0,
         lost_share: 0.97,
+        tail: false,
         summary: "postgres 950 waits for a lock; postgres 940 holds it and sleeps in recvfrom: \
                   its client 127.0.0.1:51234 sends nothing."
             .into(),
@@ -499,6 +502,7 @@ pub fn no_dominant() -> Report {
         cause: "run-queue-latency".into(),
         title: "Threads wait for a CPU".into(),
         lost_share: 0.22,
+        tail: false,
         share: 0.12,
         summary: "4 threads of pid 4120 were ready to run and waited, p99 12.4 ms.".into(),
         fix: Fix {

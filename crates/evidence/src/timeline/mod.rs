@@ -198,6 +198,9 @@ pub struct Timeline {
     pub asked_ports: Vec<u16>,
     /// Times off the CPU that were left out of a saved case, because no followed request has to do with them.
     pub left_out: u64,
+    /// Where times were left out: those of the slowest requests were kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_tails: bool,
     /// Where times were left out: by process, the thread that ended most of the time its threads slept in futex.
     pub usual_wakers: BTreeMap<u32, u32>,
 }

@@ -56,7 +56,10 @@ pub fn thinned(mut capture: Capture) -> Capture {
     let kept = |stack: Option<u32>| stack.filter(|&stack| (stack as usize) < STACKS_MAX);
     // Samples refer to stacks by index. The most frequent stacks come first, and references to the others are removed.
     capture.timeline = capture.timeline.as_ref().map(beginning);
-    let hops = services(&capture).into_iter().flat_map(|service| service.path).flat_map(|part| part.hops);
+    let hops = services(&capture)
+        .into_iter()
+        .flat_map(|service| service.path.into_iter().chain(service.tail.map(|tail| tail.path).unwrap_or_default()))
+        .flat_map(|part| part.hops);
     let mut order: Vec<usize> = hops.filter_map(|hop| hop.stack).map(|stack| stack as usize).collect();
     let of_hops: HashSet<usize> = order.iter().copied().collect();
     order.extend(capture.samples.iter().filter_map(|sample| sample.stack).map(|stack| stack as usize));

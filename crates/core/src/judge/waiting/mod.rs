@@ -184,6 +184,7 @@ fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
         followed_requests: count,
         followed_ns: outstanding_ns,
         path,
+        tail: None,
     })
 }
 

@@ -5,8 +5,10 @@
 mod code;
 pub mod crypto;
 mod hot;
+mod queue;
 pub mod served;
 mod spent;
+pub mod tail;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,8 +20,9 @@ use super::{FlowFact, Shape};
 use crate::stats::ratio;
 
 pub use code::Code;
+pub use queue::{queue_of, turn_of, workers_keep_one_each};
 use served::{ByService, Served};
-pub use spent::{Spent, is_collector, queue_of, turn_of, workers_keep_one_each, writes};
+pub use spent::{Spent, is_collector, writes};
 
 /// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
 /// whatever its largest part is.

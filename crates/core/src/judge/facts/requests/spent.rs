@@ -1,12 +1,12 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, Limit, PathPart, Service};
+use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 
 use super::crypto::CRYPTO_SHARE;
+use super::queue::{is_in_turn, needs_what_is_scarce, queue_of, workers_keep_one_each};
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
-use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
@@ -121,7 +121,7 @@ impl Spent {
 }
 
 /// What the rules need to know of a service and its processes.
-struct Context<'c> {
+pub struct Context<'c> {
     service: &'c Service,
     /// All that were found, those included that were only followed.
     services: &'c [Service],
@@ -152,7 +152,13 @@ pub fn classify(fact: &mut ServiceFact<'_>, services: &[Service], capture: &Capt
 }
 
 impl<'c> Context<'c> {
-    fn new(fact: &ServiceFact<'c>, services: &'c [Service], capture: &'c Capture, code: &'c Code<'c>) -> Context<'c> {
+    /// Of a service.
+    pub fn new(
+        fact: &ServiceFact<'c>,
+        services: &'c [Service],
+        capture: &'c Capture,
+        code: &'c Code<'c>,
+    ) -> Context<'c> {
         let service = fact.rec;
         let mut own_ns = BTreeMap::new();
         for part in &fact.parts {
@@ -186,7 +192,8 @@ impl<'c> Context<'c> {
         ratio(self.code.cpu_ns(pid), self.requests)
     }
 
-    fn spent(&self, part: &PartFact<'_>) -> Spent {
+    /// What this part was spent on.
+    pub fn spent(&self, part: &PartFact<'_>) -> Spent {
         if part.rec.setup && self.opens { Spent::Setup } else { self.spent_on(part) }
     }
 
@@ -321,6 +328,11 @@ impl<'c> Context<'c> {
         if is_locked(part) && !self.is_interpreter_lock(part) {
             return Spent::Lock;
         }
+        self.computes(leaf)
+    }
+
+    /// What a process computes, by its samples.
+    pub fn computes(&self, leaf: &Hop) -> Spent {
         if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
             Spent::Memory
         } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE {
@@ -350,7 +362,7 @@ impl<'c> Context<'c> {
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
-    fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
+    pub fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
         const NAMES: [&str; 5] = ["python", "gunicorn", "uwsgi", "ruby", "puma"];
         const FUNCTIONS: [&str; 4] = ["take_gil", "PyEval_AcquireThread", "gvl_acquire", "thread_sched_wait"];
         let computes = part.rec.hops.last().is_some_and(|h| matches!(h.kind, HopKind::OnCpu | HopKind::RunQueue));
@@ -423,78 +435,13 @@ fn is_serial(service: &Service, outstanding: f64) -> bool {
     even && outstanding >= 2.5 && super::typical_ns(service) >= 1.5 * p50 as f64
 }
 
-fn is_queued(part: &PartFact<'_>) -> bool {
+/// Whether the request lay unread or unaccepted meanwhile, or waited for its turn.
+pub fn is_queued(part: &PartFact<'_>) -> bool {
     part.rec.hops.iter().any(|h| h.kind.is_queue() || h.kind == HopKind::Turn)
 }
 
-/// The service whose requests a process reads.
-fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
-    services.iter().find(|service| !service.outbound && service.pids.contains(&pid))
-}
-
-/// The first hop in front of which requests lie unread, and how many its service works on at a time: by the limit that was counted, or
-/// else by the threads that read or answer. None where no queue of a known service is on the way.
-pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u32)> {
-    let hop = hops.iter().find(|hop| hop.kind.is_queue())?;
-    let service = service_of(services, hop.pid)?;
-    let counted = service.limits.iter().find(|limit| limit.next.is_none()).map(|limit| limit.most);
-    Some((hop, counted.unwrap_or(service.workers)))
-}
-
-/// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
-/// or threads of a process that has such a limit wait for each other while one of them waits for that server.
-pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
-    // It waits for what another request brings: for the connection that this one keeps.
-    if let Some(leaf) = hops.last().filter(|leaf| leaf.kind == HopKind::OtherRequest) {
-        return service_of(services, leaf.pid)?
-            .limits
-            .iter()
-            .find(|limit| limit.by_connections)
-            .map(|limit| (leaf, limit));
-    }
-    hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
-        let limits = || {
-            service_of(services, hop.pid)?.limits.iter().find(|l| to(l) == after.target).filter(|l| l.next.is_some())
-        };
-        let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
-        match hop.kind {
-            HopKind::Turn => Some((hop, limits()?)),
-            // One at a time is a lock as well.
-            HopKind::Lock | HopKind::Worker if asks => Some((hop, limits().filter(|limit| limit.most > 1)?)),
-            _ => None,
-        }
-    })
-}
-
-/// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.
-pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capture: &Capture) -> Option<&'s Service> {
-    let port = waited.address.port();
-    let serving = services.iter().find(|s| !s.waited && !s.outbound && s.address.port() == port && s.workers > 0)?;
-    let open = capture.flows.iter().filter(|flow| {
-        serves(flow)
-            && flow.local.port() == port
-            && flow.end_ns >= capture.window_ns
-            && serving.pids.contains(&flow.pid)
-    });
-    let open: u64 = open.map(parshall_evidence::FlowRecord::connections).sum();
-    (open == u64::from(serving.workers)).then_some(serving)
-}
-
-fn to(limit: &Limit) -> String {
-    limit.next.map_or_else(String::new, |next| next.to_string())
-}
-
-fn is_in_turn(services: &[Service], hops: &[Hop]) -> bool {
-    turn_of(services, hops).is_some()
-}
-
-/// More at a time would only wait for this instead.
-fn needs_what_is_scarce(leaf: &Hop) -> bool {
-    use HopKind::{Disk, Lock, Memory, NameServer, OnCpu, RunQueue, Stopped, Throttled};
-    matches!(leaf.kind, OnCpu | RunQueue | Throttled | Stopped | Disk | Memory | NameServer | Lock)
-}
-
-fn is_locked(part: &PartFact<'_>) -> bool {
+/// Whether it waited for a lock meanwhile.
+pub fn is_locked(part: &PartFact<'_>) -> bool {
     part.rec.hops.iter().any(|h| h.kind == HopKind::Lock)
 }
 

@@ -1,0 +1,72 @@
+//! Where requests wait for others: in front of which process, and for which limit.
+use parshall_evidence::{Capture, FlowRecord, Hop, HopKind, Limit, Service};
+
+use crate::judge::ledger::flow_rules::serves;
+
+/// The service whose requests a process reads.
+fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
+    services.iter().find(|service| !service.outbound && service.pids.contains(&pid))
+}
+
+/// The first hop in front of which requests lie unread, and how many its service works on at a time: by the limit that was counted, or
+/// else by the threads that read or answer. None where no queue of a known service is on the way.
+pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u32)> {
+    let hop = hops.iter().find(|hop| hop.kind.is_queue())?;
+    let service = service_of(services, hop.pid)?;
+    let counted = service.limits.iter().find(|limit| limit.next.is_none()).map(|limit| limit.most);
+    Some((hop, counted.unwrap_or(service.workers)))
+}
+
+/// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
+/// or threads of a process that has such a limit wait for each other while one of them waits for that server.
+pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+    // It waits for what another request brings: for the connection that this one keeps.
+    if let Some(leaf) = hops.last().filter(|leaf| leaf.kind == HopKind::OtherRequest) {
+        return service_of(services, leaf.pid)?
+            .limits
+            .iter()
+            .find(|limit| limit.by_connections)
+            .map(|limit| (leaf, limit));
+    }
+    hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
+        let limits = || {
+            service_of(services, hop.pid)?.limits.iter().find(|l| to(l) == after.target).filter(|l| l.next.is_some())
+        };
+        let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
+        match hop.kind {
+            HopKind::Turn => Some((hop, limits()?)),
+            // One at a time is a lock as well.
+            HopKind::Lock | HopKind::Worker if asks => Some((hop, limits().filter(|limit| limit.most > 1)?)),
+            _ => None,
+        }
+    })
+}
+
+/// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.
+pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capture: &Capture) -> Option<&'s Service> {
+    let port = waited.address.port();
+    let serving = services.iter().find(|s| !s.waited && !s.outbound && s.address.port() == port && s.workers > 0)?;
+    let open = capture.flows.iter().filter(|flow| {
+        serves(flow)
+            && flow.local.port() == port
+            && flow.end_ns >= capture.window_ns
+            && serving.pids.contains(&flow.pid)
+    });
+    let open: u64 = open.map(FlowRecord::connections).sum();
+    (open == u64::from(serving.workers)).then_some(serving)
+}
+
+fn to(limit: &Limit) -> String {
+    limit.next.map_or_else(String::new, |next| next.to_string())
+}
+
+/// See [`turn_of`].
+pub fn is_in_turn(services: &[Service], hops: &[Hop]) -> bool {
+    turn_of(services, hops).is_some()
+}
+
+/// More at a time would only wait for this instead.
+pub fn needs_what_is_scarce(leaf: &Hop) -> bool {
+    use HopKind::{Disk, Lock, Memory, NameServer, OnCpu, RunQueue, Stopped, Throttled};
+    matches!(leaf.kind, OnCpu | RunQueue | Throttled | Stopped | Disk | Memory | NameServer | Lock)
+}

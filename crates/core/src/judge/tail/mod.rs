@@ -1,0 +1,220 @@
+//! The verdict on the slowest requests of a service: the same causes, tested on the account of these requests alone.
+//!
+//! It takes the place of an answer without a cause, and stands beside a cause that the typical request has. That the slowest requests are
+//! slower than others needs no cause; one is named where they are much slower, wait instead of working, and wait mostly for one thing.
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Confidence, Evidence, Finding, HopKind, Service, Status, TailReport, TimeShare, Verdict};
+
+use crate::judge::cause::{CAUSES, Outcome};
+use crate::judge::chain;
+use crate::judge::facts::Facts;
+use crate::judge::facts::requests::tail as account;
+use crate::judge::facts::requests::{PartFact, Requests, ServiceFact, Spent};
+use crate::judge::rank::{self, Ranking};
+use crate::stats::ratio;
+use crate::units;
+
+/// The cause has this share of what the slowest requests lost, and of all of their time.
+const MIN_TAIL_SHARE: f64 = 0.5;
+/// The mean of the slow requests is this many times the median or more where a report says what they wait for.
+const NOTABLE_TIMES: f64 = 10.0;
+/// And at least so long.
+const NOTABLE_MS: f64 = 2.0;
+
+/// So many requests, at so many moments, are as good as all.
+const MANY: (u64, u64) = (30, 3);
+/// Fewer requests than that leave doubt.
+const FEW: u64 = 10;
+
+/// What is known of the slowest requests of all services.
+#[derive(Debug, Default)]
+pub struct Tails {
+    /// The cause that most of them wait for, and whether the end of the way to it was seen.
+    found: Option<(Finding, bool)>,
+    /// In figures, with the service whose they are.
+    reports: Vec<(Service, TailReport)>,
+    /// Requests were left without an answer, which matters more.
+    waited: bool,
+}
+
+/// Judges the slowest requests. The account of all requests is in `facts` again afterwards.
+pub fn judge<'a>(facts: &mut Facts<'a>, tails: &'a [Service]) -> Tails {
+    let waited = facts.requests.waited().next().is_some();
+    let account = account::account(facts.capture, tails, &facts.requests);
+    let whole = std::mem::replace(&mut facts.requests, account);
+    let found = found(facts, &whole);
+    let cause = found.as_ref().map(|(finding, _)| finding.cause.as_str());
+    let reports = facts.requests.counted().map(|fact| (fact.rec.clone(), report(fact, &whole, cause)));
+    let reports = reports.collect();
+    facts.requests = whole;
+    Tails { found, reports, waited }
+}
+
+impl Tails {
+    /// What the slowest requests of a service waited for; None where they were not told apart.
+    pub fn of(&self, service: &Service) -> Option<TailReport> {
+        let own = self.reports.iter().find(|(rec, _)| account::is_same(rec, service));
+        own.filter(|_| !service.waited).map(|(_, report)| report.clone())
+    }
+
+    /// The answer with regard to them.
+    pub fn conclude(self, mut ranking: Ranking) -> Ranking {
+        let Some((finding, seen)) = self.found else { return ranking };
+        if ranking.verdict.status == Status::InsufficientEvidence
+            || ranking.findings.iter().any(|known| known.cause == finding.cause)
+        {
+            return ranking;
+        }
+        ranking.ruled_out.retain(|entry| entry.cause != finding.cause);
+        ranking.not_tested.retain(|entry| entry.cause != finding.cause);
+        if ranking.verdict.status != Status::Cause && !self.waited {
+            ranking.verdict = Verdict {
+                status: Status::Cause,
+                cause: Some(finding.cause.clone()),
+                confidence: finding.confidence,
+                summary: finding.summary.clone(),
+            };
+            ranking.chain = chain::of_finding(&finding, seen);
+        }
+        ranking.findings.push(finding);
+        ranking
+    }
+}
+
+/// The cause of most of what the slowest requests lost.
+fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<(Finding, bool)> {
+    let lost_ns = facts.requests.lost_ns();
+    if lost_ns <= 0.0 {
+        return None;
+    }
+    let held = CAUSES.iter().filter_map(|cause| match (cause.test)(facts) {
+        Outcome::Holds(candidate) if candidate.refused.is_none() => {
+            let ns = candidate.requests.as_ref()?.ns;
+            Some((cause, *candidate, ns))
+        }
+        _ => None,
+    });
+    let (cause, mut candidate, ns) = held.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let loss = candidate.requests.as_ref()?;
+    let (lost_share, share) = (ratio(ns, lost_ns).min(1.0), ratio(ns, loss.time_ns).min(1.0));
+    let seen = loss.seen;
+    if lost_share < MIN_TAIL_SHARE || share < MIN_TAIL_SHARE {
+        return None;
+    }
+    let service = facts.requests.counted().filter(|s| s.slow).max_by(|a, b| a.lost_ns().total_cmp(&b.lost_ns()))?;
+    let tail = service.rec.tail.as_ref()?;
+    let confidence = match tail.requests {
+        n if n >= MANY.0 && tail.moments >= MANY.1 => Confidence::High,
+        n if n >= FEW => Confidence::Medium,
+        _ => Confidence::Low,
+    };
+    candidate.confidence = candidate.confidence.min(confidence);
+    candidate.summary = summary(service, share_of(service, whole), &candidate.summary);
+    candidate.evidence.insert(0, evidence(service));
+    Some((Finding { tail: true, ..rank::finding(facts, cause, candidate, lost_share, share) }, seen))
+}
+
+/// `The slowest 5 % of the requests (from 16 ms; the typical one takes 271 us) wait: ` and what the cause says.
+fn summary(service: &ServiceFact<'_>, share: f64, sentence: &str) -> String {
+    let Some(tail) = &service.rec.tail else { return sentence.to_string() };
+    let queued = worst(service).is_some_and(|part| is_queued(part) && on_cpu(part));
+    let behind = match tail.blockers.first() {
+        Some(client) if queued => format!(" behind another request, which comes from {client}"),
+        None if queued => " for the thread that is to read them".to_string(),
+        _ => String::new(),
+    };
+    format!(
+        "The slowest {} of the requests (from {}; the typical one takes {}) wait{behind}: {sentence}",
+        units::percent(share),
+        units::duration(tail.from_ns as f64),
+        units::duration(service.typical_ns())
+    )
+}
+
+fn evidence(service: &ServiceFact<'_>) -> Evidence {
+    let rec = service.rec;
+    Evidence {
+        what: "slowest requests, their whole time".to_string(),
+        count: Some(rec.requests),
+        mean_ms: Some(ratio(rec.outstanding_ns as f64, rec.requests as f64) / 1e6).filter(|_| rec.requests > 0),
+        ..Evidence::default()
+    }
+}
+
+fn is_queued(part: &PartFact<'_>) -> bool {
+    part.rec.hops.iter().any(|hop| hop.kind.is_queue())
+}
+
+fn on_cpu(part: &PartFact<'_>) -> bool {
+    part.rec.hops.last().is_some_and(|leaf| matches!(leaf.kind, HopKind::OnCpu | HopKind::RunQueue))
+}
+
+/// Of what the slowest requests lost most to, the largest part.
+fn worst<'f, 'a>(service: &'f ServiceFact<'a>) -> Option<&'f PartFact<'a>> {
+    let lost = || service.parts.iter().filter(|part| service.slow && part.spent.is_lost());
+    let mut by_spent: BTreeMap<Spent, f64> = BTreeMap::new();
+    lost().for_each(|part| *by_spent.entry(part.spent).or_default() += part.ns);
+    let (most, _) = by_spent.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    lost().filter(|part| part.spent == most).max_by(|a, b| a.ns.total_cmp(&b.ns))
+}
+
+fn report(fact: &ServiceFact<'_>, whole: &Requests<'_>, cause: Option<&str>) -> TailReport {
+    let rec = fact.rec;
+    let tail = rec.tail.clone().unwrap_or_default();
+    let mean_ms = ratio(tail.ns as f64, tail.requests as f64) / 1e6;
+    let p50_ms = rec.p50_ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e6);
+    TailReport {
+        from_ms: tail.from_ns as f64 / 1e6,
+        requests: tail.requests,
+        share: share_of(fact, whole),
+        mean_ms,
+        notable: mean_ms >= NOTABLE_MS && mean_ms >= NOTABLE_TIMES * p50_ms,
+        time: time(fact),
+        behind: behind(fact, &tail.blockers),
+        cause: cause.filter(|_| fact.slow).map(str::to_string),
+    }
+}
+
+/// Of all requests of a service, the share that the slowest ones are.
+fn share_of(fact: &ServiceFact<'_>, whole: &Requests<'_>) -> f64 {
+    let all = whole.counted().find(|s| !s.rec.waited && account::is_same(s.rec, fact.rec));
+    ratio(fact.rec.requests as f64, all.map_or(0, ServiceFact::seen_requests) as f64).min(1.0)
+}
+
+/// What the slowest requests spent their time on, the largest share first.
+fn time(fact: &ServiceFact<'_>) -> Vec<TimeShare> {
+    let mut by_spent: BTreeMap<Spent, f64> = BTreeMap::new();
+    for part in &fact.parts {
+        *by_spent.entry(part.spent).or_default() += part.ns;
+    }
+    *by_spent.entry(Spent::Unseen).or_default() += fact.unseen_ns;
+    by_spent.retain(|_, ns| *ns > 0.0);
+    let share = |(spent, ns): (Spent, f64)| TimeShare {
+        state: spent.label().to_lowercase().replace(' ', "-"),
+        label: spent.label().to_string(),
+        ms: ns / 1e6,
+        share: ratio(ns, fact.time_ns).clamp(0.0, 1.0),
+    };
+    let mut list: Vec<TimeShare> = by_spent.into_iter().map(share).collect();
+    list.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    list
+}
+
+/// Who it is that most of them wait for, in a few words; empty where that is nobody.
+fn behind(fact: &ServiceFact<'_>, blockers: &[String]) -> String {
+    let Some(part) = worst(fact) else { return String::new() };
+    let Some(leaf) = part.rec.hops.last() else { return String::new() };
+    let holder =
+        || part.rec.hops.iter().position(|hop| hop.kind == HopKind::Lock).and_then(|at| part.rec.hops.get(at + 1));
+    match (leaf.kind, blockers.first()) {
+        (HopKind::RunQueue, _) if part.spent == Spent::RunQueue => leaf.target.clone(),
+        (_, Some(client)) if is_queued(part) => format!("another request, from {client}"),
+        (HopKind::Reply | HopKind::Connect | HopKind::NameServer, _) => leaf.target.clone(),
+        _ if part.spent == Spent::Lock => holder().map(chain::named).unwrap_or_default(),
+        _ => String::new(),
+    }
+}
