@@ -437,7 +437,11 @@ impl<'a> Index<'a> {
     /// What the client of a served connection does in a span of time in which nothing comes from it.
     pub fn client_of(&self, served: FlowId, (from, to): (u64, u64)) -> Client {
         let asked = self.socket(served).and_then(|socket| socket.other_end).and_then(|id| self.last_send(id, from));
-        let Some(asked) = asked else { return Client::Unseen };
+        asked.map_or(Client::Unseen, |asked| self.waits_at(asked, (from, to)))
+    }
+
+    /// What the thread of a client that sent something does in a span of time after it in which nothing comes back.
+    pub fn waits_at(&self, asked: &SocketCall, (from, to): (u64, u64)) -> Client {
         let Some(offs) = self.off_cpu(asked.tid, from) else { return Client::Unseen };
         let waits = |off: &OffCpu| match self.wait(off) {
             Wait::Multiplex => off.why == Why::Slept,
@@ -479,6 +483,18 @@ impl<'a> Index<'a> {
         self.calls_within(tid, from, u64::MAX).first()
     }
 
+    /// Whether a thread was there at a time, as far as is seen: it slept or made a call before, and another one after it.
+    pub fn is_there(&self, tid: u32, at: u64) -> bool {
+        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+        let ends = [offs.first(), offs.last()].into_iter().flatten();
+        let slept = ends
+            .inspect(|off| self.note(off))
+            .fold((u64::MAX, 0), |seen: (u64, u64), off| (seen.0.min(off.begin_ns), seen.1.max(off.end_ns)));
+        let calls = self.calls_within(tid, 0, u64::MAX);
+        let before = slept.0 <= at || calls.first().is_some_and(|call| call.at_ns <= at);
+        before && (slept.1 > at || calls.last().is_some_and(|call| call.at_ns > at))
+    }
+
     /// Whether a thread had calls on other sockets than this one in a span of time.
     pub fn serves_others(&self, tid: u32, socket: FlowId, from: u64, to: u64) -> bool {
         self.calls_within(tid, from, to).iter().any(|c| c.socket != socket)
@@ -497,6 +513,20 @@ impl<'a> Index<'a> {
         let queue = if socket.other_end.is_some() { HopKind::Unread } else { HopKind::AcceptQueue };
         let before = socket.other_end.and_then(|end| self.timeline.calls.get(&end)?.last());
         before.or_else(|| self.last_served.get(&socket.remote)).map(|call| (call.tid, queue))
+    }
+
+    /// What holds the data of a client that nobody has read: the accept queue, until a thread has accepted the connection.
+    pub fn queue_of(&self, id: FlowId) -> HopKind {
+        let end = self.socket(id).and_then(|socket| socket.other_end);
+        let accepted = end.is_some_and(|end| self.timeline.calls.get(&end).is_some_and(|calls| !calls.is_empty()));
+        if accepted { HopKind::Unread } else { HopKind::AcceptQueue }
+    }
+
+    /// Whether anything was received at the other end of a client's socket after `from`, as far as that end was observed.
+    pub fn is_read_after(&self, id: FlowId, from: u64) -> bool {
+        let end = self.socket(id).and_then(|socket| socket.other_end);
+        let calls = end.and_then(|end| self.timeline.calls.get(&end)).map_or(&[][..], Vec::as_slice);
+        calls.iter().any(|call| call.op == Op::Receive && call.at_ns >= from)
     }
 
     /// The last send on a socket that began before `before`.

@@ -3,9 +3,10 @@
 //!
 //! The evidence is a [`parshall_evidence::Timeline`]. `requests` cuts requests out of it, `walk` finds the critical path of one (for
 //! the method see wPerf, OSDI 2018, which does it for all threads of one process), `path` adds many up, and [`services`] puts
-//! the whole together. [`reduced`] is the part of a timeline that the same services can be found in.
+//! the whole together. [`clients`] finds what clients wait for beside that. [`reduced`] is the part of a timeline that the same services can be found in.
 #[cfg(test)]
 mod asked;
+pub mod clients;
 mod index;
 mod latency;
 mod limit;
@@ -24,3 +25,11 @@ mod walk;
 
 pub use reduce::{clipped, reduced};
 pub use service::services;
+
+use parshall_evidence::{Service, Timeline};
+
+/// The services of a timeline, and what observed clients waited for outside of requests.
+pub fn all(timeline: &Timeline) -> (Vec<Service>, Vec<clients::ClientWait>) {
+    let index = index::Index::new(timeline);
+    (service::found(&index), clients::found(&index))
+}

@@ -5,12 +5,13 @@ use parshall_evidence::timeline::{OffCpu, Waker};
 use parshall_evidence::{FlowId, Timeline};
 
 use super::index::Index;
-use super::service;
+use super::{clients, service};
 
 /// The timeline without the times off the CPU that no conclusion about a request rests on. [`super::services`] are the same.
 pub fn reduced(mut timeline: Timeline) -> Timeline {
     let index = Index::noting(&timeline);
     service::found(&index);
+    clients::found(&index);
     let (used, usual_wakers) = index.into_noted();
     timeline.usual_wakers = usual_wakers;
     let mut left_out = 0;

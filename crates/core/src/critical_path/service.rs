@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{FlowId, PathPart, Service, Transport};
 
-use super::index::Index;
+use super::index::{Client, Index};
 use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
 use super::{tail, walk};
 use crate::stats::Spans;
-use parshall_evidence::timeline::{Socket, Timeline};
+use parshall_evidence::timeline::{Op, Socket, Timeline};
 
 /// Requests of one service whose time is followed.
 const FOLLOWED_MAX: usize = 400;
@@ -21,6 +21,9 @@ const FOLLOWED_MAX_INNER: usize = 60;
 
 /// A request that was cut is a long one if it took this many times the median of those that were answered.
 const LONG_TIMES: u64 = 2;
+
+/// A client that gave up sooner may not have waited.
+const GIVEN_UP_NS: u64 = 100_000_000;
 
 /// What makes sockets belong to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +101,10 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
             None => all.extend(requests::sent(*id, timeline.calls.get(id)?, &timeline.slices)),
         }
     }
+    let gaps = reply_gaps(&all, &timeline.slices);
+    if !group.outbound && !group.followed {
+        all.extend(never_read(index, group));
+    }
     all.sort_by_key(|r| (r.arrived_ns, r.socket));
     if all.is_empty() {
         return None;
@@ -119,7 +126,6 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
     let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
-    let gaps = reply_gaps(&all, &timeline.slices);
     let tail = if group.followed {
         None
     } else {
@@ -165,6 +171,54 @@ fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
     left || (request.reply_tid.is_none() && socket.closed_ns.is_some_and(|at| at <= request.end_ns))
 }
 
+/// Requests to a service that their clients, which were observed, waited for and gave up before anybody had read them: no end that
+/// serves shows them. What still waits when the window ends is found in the state of the sockets.
+fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
+    let timeline = index.timeline;
+    let mut found = Vec::new();
+    let accepts = accepts(index, group.port);
+    for (id, calls) in &timeline.calls {
+        let Some(socket) = index.socket(*id).filter(|s| !s.serves && s.udp == group.udp) else { continue };
+        let (Some(closed_ns), Some(last)) = (socket.closed_ns, calls.last().filter(|call| call.op == Op::Send)) else {
+            continue;
+        };
+        let long = closed_ns.saturating_sub(last.at_ns) >= GIVEN_UP_NS;
+        let in_slice = timeline.slices.iter().any(|s| s.0 <= last.at_ns && closed_ns <= s.1);
+        if socket.remote.port() != group.port || !long || index.is_read_after(*id, last.since_ns) {
+            continue;
+        }
+        let before = accepts[..accepts.partition_point(|accept| accept.0 <= last.at_ns)].last().or(accepts.first());
+        let reader = before.map(|accept| accept.1).or_else(|| index.reader_to_be(*id).map(|(tid, _)| tid));
+        let Some(reader) = reader else { continue };
+        // Where a slice ends in between, its thread is seen for a part of the time only.
+        let until = timeline.slices.iter().find(|s| s.0 <= last.at_ns && last.at_ns <= s.1).map_or(closed_ns, |s| s.1);
+        let span = (last.at_ns, if in_slice { closed_ns } else { until });
+        if span.1 > span.0 && matches!(index.waits_at(last, span), Client::Waits { .. }) {
+            found.push(Request {
+                socket: *id,
+                arrived_ns: last.at_ns,
+                accepted: None,
+                read_ns: span.1,
+                read_tid: reader,
+                end_ns: span.1,
+                reply_tid: None,
+                cut: false,
+            });
+        }
+    }
+    found
+}
+
+/// When connections to a port were accepted, and by which threads.
+fn accepts(index: &Index<'_>, port: u16) -> Vec<(u64, u32)> {
+    let served = |id: &FlowId| index.socket(*id).is_some_and(|socket| socket.serves && socket.local.port() == port);
+    let calls = index.timeline.calls.iter().filter(|(id, _)| served(id)).flat_map(|(_, calls)| calls);
+    let mut found: Vec<(u64, u32)> =
+        calls.filter(|call| call.op == Op::Accept).map(|call| (call.at_ns, call.tid)).collect();
+    found.sort_unstable();
+    found
+}
+
 /// The requests whose time is followed: those that were answered, and those that the end of a slice cut after a time that few of
 /// these take. What the others were about to wait for does not show. If most of the time went to requests that were cut, all. Of those
 /// that may have begun before their slice, what they waited for at first is not known: they are followed only where there are no others.
@@ -191,7 +245,12 @@ fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<Pat
     let chosen = telling(all);
     let last = if group.outbound { HashMap::new() } else { last_of_short(index, all) };
     for request in evenly(&chosen, most) {
-        let pieces = if group.outbound { walk::sent(index, request) } else { walk::served(index, request) };
+        let serves = index.socket(request.socket).is_some_and(|socket| socket.serves);
+        let pieces = match group.outbound {
+            true => walk::sent(index, request),
+            false if serves => walk::served(index, request),
+            false => walk::never_read(index, request, index.queue_of(request.socket)),
+        };
         count += 1;
         ns += pieces.iter().map(|p| p.ns).sum::<u64>();
         let before_last = last.get(&request.socket).is_some_and(|&arrived_ns| request.arrived_ns < arrived_ns);

@@ -101,6 +101,31 @@ pub fn sent(index: &Index<'_>, request: &Request) -> Vec<Piece> {
     walk.pieces
 }
 
+/// The pieces of a request that its client gave up before anybody had read it. Who should have read it is walked, unless that one was
+/// idle, or served others meanwhile: then it is the queue that nobody empties.
+pub fn never_read(index: &Index<'_>, request: &Request, queue: HopKind) -> Vec<Piece> {
+    let (from, to) = (request.arrived_ns, request.end_ns);
+    let mut walk = Walk::new(index);
+    let step = Step::new(request.read_tid, queue);
+    let lives = index.is_there(request.read_tid, from);
+    if lives && !index.serves_others(request.read_tid, request.socket, from, to) {
+        walk.within(step, |w| w.thread(request.read_tid, from, to, Task::Unread { socket: request.socket }));
+    }
+    let idle: u64 = walk.pieces.iter().filter(|piece| piece.is_idle()).map(|piece| piece.ns).sum();
+    if walk.pieces.is_empty() || 2 * idle > to - from {
+        return vec![Piece { steps: vec![step], ns: to - from }];
+    }
+    walk.pieces
+}
+
+impl Piece {
+    /// It ends in a wait for work.
+    fn is_idle(&self) -> bool {
+        let leaf = self.steps.last().map(|step| step.kind);
+        matches!(leaf, Some(HopKind::Client | HopKind::Network | HopKind::Idle | HopKind::Unseen))
+    }
+}
+
 impl Step {
     fn new(tid: u32, kind: HopKind) -> Step {
         Step { tid, kind, syscall: -1, target: Target::None, stack: None }

@@ -183,6 +183,13 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         HopKind::OtherRequest => format!("waits{} for what another request brings", call()),
         HopKind::AcceptQueue => "has not accepted the connection".to_string(),
         HopKind::Unread => "has not read the request".to_string(),
+        HopKind::Idle if waited && !hop.target.is_empty() => {
+            format!(
+                "has taken it in, waits{} for events, and has sent nothing on its connection to {}",
+                call(),
+                hop.target
+            )
+        }
         HopKind::Idle => format!("has taken it in, and waits{} for events", call()),
         HopKind::Kernel => format!("is blocked{}{}", call(), function(capture, hop)),
         HopKind::Unseen => "what it did was not seen".to_string(),

@@ -2,7 +2,8 @@
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
 //! that time was lost and who is to blame for each piece; [`cause`] tests each cause against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names
-//! those that own enough of the lost time; [`tail`] judges the slowest requests apart from the others; [`account`] prints the ledgers into the report, [`service`] the services, and
+//! those that own enough of the lost time, [`tail`] judges the slowest requests apart from the others, and [`health`] says whether
+//! nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, [`service`] the services, and
 //! [`chain`] the way from a service to what its requests wait for.
 pub mod account;
 mod capacity;
@@ -11,6 +12,7 @@ pub mod chain;
 pub mod check;
 pub mod denial;
 pub mod facts;
+mod health;
 pub mod ledger;
 pub mod rank;
 pub mod record;
@@ -25,18 +27,18 @@ mod words;
 
 use parshall_evidence::{Capture, ProbeReport, Report, Service, VERDICT_SCHEMA};
 
-use crate::critical_path;
+use crate::critical_path::{self, clients::ClientWait};
 use crate::stats::ratio;
 use crate::units;
 
 /// Judges a capture: pure, deterministic, and total (no capture makes it panic).
 pub fn judge(capture: &Capture) -> Report {
-    let mut found = services(capture);
+    let (mut found, clients) = seen(capture);
     let waited = waiting::waited(capture, &found);
     found.extend(waited.services);
     let slowest = facts::requests::tail::services(&found);
     let mut facts = facts::Facts::new(capture, &found);
-    facts.quiet = waited.quiet;
+    (facts.quiet, facts.clients) = (waited.quiet, clients);
     let tails = tail::judge(&mut facts, &slowest);
     let services = service::all(&facts, |service| tails.of(service));
     let ranking = tails.conclude(rank::rank(&facts));
@@ -69,6 +71,11 @@ pub fn judge(capture: &Capture) -> Report {
 /// The services that are found in the timeline; those of a case of `parshall.capture/1` as they were saved.
 pub fn services(capture: &Capture) -> Vec<Service> {
     capture.timeline.as_ref().map_or_else(|| capture.services.clone(), critical_path::services)
+}
+
+/// The services, and what their clients waited for outside of requests.
+fn seen(capture: &Capture) -> (Vec<Service>, Vec<ClientWait>) {
+    capture.timeline.as_ref().map_or_else(|| (capture.services.clone(), Vec::new()), critical_path::all)
 }
 
 /// The report mentions a hypervisor that takes this much of the CPUs' time.

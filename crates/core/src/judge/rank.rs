@@ -4,9 +4,11 @@ use parshall_evidence::{
 };
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
+use crate::critical_path::clients::Awaits;
 use crate::judge::denial::{Denial, count_of, share};
 use crate::judge::facts::requests::ServiceFact;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
+use crate::judge::health::{self, Doubt};
 use crate::judge::{capacity, chain, words};
 use crate::stats::ratio;
 use crate::units;
@@ -79,7 +81,11 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = unaccounted(facts).filter(|_| findings.is_empty()) {
         return insufficient(why);
     }
-    Ranking { verdict: conclude(facts, &findings, flow_share), findings, chain, ruled_out, not_tested: untested }
+    let verdict = conclude(facts, &findings, flow_share);
+    if verdict.status == Status::InsufficientEvidence {
+        return insufficient(verdict.summary);
+    }
+    Ranking { verdict, findings, chain, ruled_out, not_tested: untested }
 }
 
 fn insufficient(why: String) -> Ranking {
@@ -109,6 +115,8 @@ struct Total {
     flows_ns: f64,
     threads_ns: f64,
     refused_ns: f64,
+    /// Waits of clients outside of their requests, which no cause claims.
+    clients_ns: f64,
 }
 
 impl Total {
@@ -121,11 +129,12 @@ impl Total {
         let unseen = |c: &Candidate| c.refused.map_or(0.0, |r| (r.wait_ns - c.lost.ns).max(0.0));
         let refused_ns = held.iter().map(|(_, c)| unseen(c)).sum();
         let threads_ns = losses().map(|t| t.ns).sum();
-        Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns, refused_ns }
+        let clients_ns = health::client_waits_ns(facts, &[Awaits::Close]);
+        Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns, refused_ns, clients_ns }
     }
 
     fn all_ns(&self) -> f64 {
-        self.requests_ns + self.flows_ns + self.threads_ns + self.refused_ns
+        self.requests_ns + self.flows_ns + self.threads_ns + self.refused_ns + self.clients_ns
     }
 
     /// Share of all lost time and share of the affected time, or why it is too little.
@@ -326,9 +335,16 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     if let Some(waited) = waited(facts) {
         return verdict_of_status(Status::NoDominantCause, confidence, waited);
     }
+    let doubt = health::doubt(facts);
+    if let Some(Doubt::Waits(who)) = doubt {
+        return verdict_of_status(Status::NoDominantCause, confidence, who);
+    }
     let share = flow_share.max(ratio(facts.requests.lost_ns(), facts.requests.time_ns()));
     if share >= MIN_SHARE {
         return verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, share));
+    }
+    if let Some(Doubt::Unseen(what)) = doubt {
+        return verdict_of_status(Status::InsufficientEvidence, Confidence::Low, what);
     }
     match capacity::full(facts) {
         Some(summary) => verdict_of_status(Status::AtCapacity, confidence, summary),
@@ -363,10 +379,11 @@ fn waited(facts: &Facts<'_>) -> Option<String> {
     labels.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
     let labels: Vec<&str> = labels.into_iter().take(3).map(|(label, _)| label).collect();
     Some(format!(
-        "{} not been answered (the longest has waited for {}), and no cause known here accounts for it ({}).",
+        "{} not been answered (the longest has waited for {}), and no cause known here accounts for it ({}).{}",
         units::plural(count, "request has", "requests have"),
         units::duration(longest_ns as f64),
-        labels.join(", ")
+        labels.join(", "),
+        health::who(facts, services())
     ))
 }
 
@@ -397,12 +414,7 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
     }
     let unseen = facts.requests.unseen_share();
     if unseen > 1.0 - SEEN_MIN {
-        return Some(format!(
-            "{} of the requests' time was spent where this observation did not reach: {}observe the processes that the service \
-             asks, too.",
-            units::percent(unseen),
-            facts.advice("run it as root, or ", "")
-        ));
+        return Some(health::unseen_words(facts, unseen));
     }
     let (gone, counted) = gone_unanswered(facts);
     if ratio(gone as f64, counted as f64) > 1.0 - SEEN_MIN {
@@ -511,9 +523,10 @@ fn no_dominant(facts: &Facts<'_>, share: f64) -> String {
         list.iter().take(3).map(|(label, ns)| format!("{label} {}", units::percent(ratio(*ns, total)))).collect();
     let whose = if facts.requests.lost_ns() > 0.0 { "of the requests" } else { "in which flows could have moved data" };
     format!(
-        "{} of the time {whose} was lost, and no cause known here accounts for enough of it ({}).",
+        "{} of the time {whose} was lost, and no cause known here accounts for enough of it ({}).{}",
         units::percent(share),
-        most.join(", ")
+        most.join(", "),
+        health::who(facts, facts.requests.counted())
     )
 }
 

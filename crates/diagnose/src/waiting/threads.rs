@@ -1,9 +1,12 @@
 //! What the threads of a process are in, and which ends of connections they wait for.
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::net::SocketAddr;
 
 use parshall_core::observe::follow::title::title;
-use parshall_core::sock_diag::UnixSocket;
+use parshall_core::proc_net;
+use parshall_core::sock_diag::{Table, UnixSocket};
+use parshall_evidence::socket::selection::address;
 use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, WaitingEnd, WaitingThread};
 use parshall_host::{bounded_file, proc_fs};
 
@@ -205,6 +208,7 @@ impl<'a> Reader<'a> {
                 thread.awaits = ends.map(|row| row.cookie).filter(|id| self.kept.contains(id)).collect();
                 thread.awaits.sort_unstable();
                 self.take_unix(thread, &fds, sockets);
+                take_name_server(thread, &fds, sockets);
             }
         }
         if !takes_descriptor(&thread.syscall_name) {
@@ -250,9 +254,40 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The port of name servers.
+const NAMES_PORT: u16 = 53;
+
+/// Notes the name server whose answer a thread waits for: on the only descriptor of its call, which is a UDP socket that is connected to one.
+fn take_name_server(thread: &mut WaitingThread, fds: &HashSet<i32>, sockets: &HashMap<i32, u64>) {
+    let only = fds.iter().next().filter(|_| fds.len() == 1 && !thread.syscall_name.starts_with("epoll"));
+    let Some(inode) = only.and_then(|fd| sockets.get(fd)).filter(|_| thread.awaits.is_empty()) else { return };
+    let tables = proc_net::files(Table::Udp).iter();
+    let texts = tables.filter_map(|file| bounded_file::text(format!("/proc/{}/net/{file}", thread.pid)).ok());
+    if let Some(server) = texts.into_iter().find_map(|text| name_server(&text, *inode)) {
+        (thread.fd, thread.target) = (FdKind::Udp, server.to_string());
+    }
+}
+
+/// The remote address of the socket with this inode, if it is connected to the port of name servers.
+fn name_server(table: &str, inode: u64) -> Option<SocketAddr> {
+    let mut records = table.lines().filter_map(|line| Some(proc_net::record(Table::Udp, line, 0)?.0));
+    let record = records.find(|record| u64::from(record.inode) == inode && record.remote_port == NAMES_PORT)?;
+    Some(SocketAddr::new(address(&record, true).to_canonical(), record.remote_port))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_is_connected_to_a_name_server_tells_its_address() {
+        let table = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                     \x20 12: 0100007F:A1B2 3500007F:0035 01 00000000:00000000 00:00000000 00000000     0        0 4711 2 0 0\n\
+                     \x20 13: 0100007F:A1B3 3500007F:1FBD 01 00000000:00000000 00:00000000 00000000     0        0 4712 2 0 0\n";
+        assert_eq!(name_server(table, 4711), Some("127.0.0.53:53".parse().unwrap()));
+        assert_eq!(name_server(table, 4712), None);
+        assert_eq!(name_server(table, 4713), None);
+    }
 
     #[test]
     fn who_waits_for_a_lock_stands_behind_its_holder() {

@@ -91,8 +91,17 @@ fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
 fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let leaf = waits.leaf;
     let call = units::or(&leaf.syscall, "user code");
-    let summary = waits.summary(&format!("Nobody accepts the connection; {} waits in {call} meanwhile.", named(leaf)));
     let port = waits.service.rec.address.port();
+    let sentence = match waits.service.rec.waited {
+        true => format!("Nobody accepts the connection; {} waits in {call} meanwhile.", named(leaf)),
+        false => format!(
+            "Clients of port {port} gave up after {} on connections that nobody had accepted, while {} served others: one of the \
+             listeners of this port (SO_REUSEPORT) has nobody who accepts.",
+            units::duration(waits.longest_ns()),
+            named(leaf)
+        ),
+    };
+    let summary = waits.summary(&sentence);
     let listeners = facts.capture.counters.iter().flat_map(|c| &c.listeners);
     let queued = listeners.filter(|l| l.local.port() == port).max_by_key(|l| l.queued.1);
     let evidence = queued.map(|l| words::counted("connections waiting for accept() when the window ended", l.queued.1));

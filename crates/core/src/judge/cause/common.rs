@@ -140,6 +140,11 @@ impl<'f, 'a> Waits<'f, 'a> {
         units::duration(self.loss.each_ns)
     }
 
+    /// The longest time of the largest part, nanoseconds.
+    pub fn longest_ns(&self) -> f64 {
+        self.part.rec.longest_ns as f64
+    }
+
     /// Whether what was seen of the service is one request at a time.
     pub fn at_a_time(&self) -> f64 {
         ratio(self.service.rec.worked_ns as f64, self.service.rec.working_ns as f64)

@@ -102,4 +102,26 @@ mod tests {
         gone.record.first.bytes_received = 64;
         assert_eq!(verdict_of(&capture(vec![gone], vec![])), "retransmission-timeout");
     }
+
+    #[test]
+    fn small_requests_that_are_never_answered_are_no_sign_of_a_small_path() {
+        let mut small = stuck();
+        let calls = &mut small.record.calls;
+        (calls.sends, calls.send_bytes, calls.send_max_bytes) = (2, 60, 30);
+        assert_eq!(verdict_of(&capture(vec![small.clone()], vec![])), "retransmission-timeout");
+        // A message that fills several segments, of which the sender has more to send.
+        (small.record.calls.send_bytes, small.record.calls.send_max_bytes) = (20_000, 20_000);
+        assert_eq!(verdict_of(&capture(vec![small], vec![])), "pmtu-black-hole");
+    }
+
+    #[test]
+    fn a_connection_that_a_firewall_forgot_says_that_nothing_comes_back() {
+        let mut gone = stuck();
+        (gone.record.begin_ns, gone.record.first.segs_in, gone.record.first.bytes_received) = (0, 3, 64);
+        (gone.record.calls.sends, gone.record.calls.send_bytes, gone.record.calls.send_max_bytes) = (1, 30, 30);
+        let report = crate::judge::judge(&capture(vec![gone], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("retransmission-timeout"));
+        assert!(report.verdict.summary.contains("nothing of the peer has come back"), "{}", report.verdict.summary);
+        assert!(report.findings[0].fix.text.contains("keepalive"), "{}", report.findings[0].fix.text);
+    }
 }

@@ -7,7 +7,8 @@ use parshall_evidence::{Figure, Place, Service, ShareOf};
 
 use super::{Candidate, Cause, Outcome, Refused, denied};
 use crate::judge::denial::{Denial, amount, count, count_of};
-use crate::judge::facts::{Facts, Lost, rtt_ns};
+use crate::judge::facts::{Facts, FlowFact, Lost, Shape, rtt_ns};
+use crate::judge::ledger::flow_rules::serves;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -88,9 +89,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
-/// Both ends of a connection of this host count one reset each.
+/// Both ends of a connection of this host count one reset each. One on which nothing had moved in the window cut no request and no reply:
+/// an idle connection that is given up, a probe of a load balancer.
 fn resets(facts: &Facts<'_>) -> u64 {
-    facts.capture.net.resets_sent.max(facts.capture.net.resets_received)
+    let ended_idle = |f: &&FlowFact<'_>| f.shape == Shape::Idle && f.rec.last.state == CLOSE;
+    let at = |serving: bool| {
+        let flows = facts.flows.iter().filter(ended_idle).filter(move |f| serves(f.rec) == serving);
+        flows.fold(0u64, |n, f| n.saturating_add(f.rec.connections()))
+    };
+    let all = facts.capture.net.resets_sent.max(facts.capture.net.resets_received);
+    all.saturating_sub(at(true).max(at(false)))
 }
 
 /// The requests that a service answered in the window.
@@ -165,6 +173,17 @@ mod tests {
         let mut capture = short_lives(990);
         capture.services = vec![service];
         assert_eq!(verdict_of(&capture), "timer-wait");
+    }
+
+    #[test]
+    fn idle_connections_that_are_reset_cut_no_reply() {
+        let mut capture = short_lives(20);
+        (capture.net.closed, capture.net.opened) = (20, 20);
+        assert_eq!(verdict_of(&capture), "resets");
+        for flow in &mut capture.flows {
+            (flow.calls, flow.last) = (Default::default(), parshall_evidence::TcpSnapshot { state: 7, ..flow.first });
+        }
+        assert_eq!(verdict_of(&capture), "healthy");
     }
 
     #[test]

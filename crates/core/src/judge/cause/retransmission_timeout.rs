@@ -6,7 +6,7 @@ use parshall_evidence::Confidence;
 
 use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
 use crate::judge::denial::{self, Denial};
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -30,6 +30,20 @@ pub fn share_of_loss(facts: &Facts<'_>) -> f64 {
     ratio(facts.blamed(&[Blame::Rto]).ns, all)
 }
 
+const REPAIR: &str = "Look for the drop first: interface and qdisc counters on the path, a policer, a full queue. Shorten the wait meanwhile: \
+                      `ip route change ... rto_min 50ms` for short paths, tcp_early_retrans=3 (tail loss probes) at the sender, and more \
+                      than one segment under way at a time.";
+const FORGOTTEN: &str = "The peer is gone, or a firewall, a NAT or a load balancer on the way has forgotten a connection that was idle for too \
+                         long: compare its timeout with how long connections idle here (`ss -tino`: lastsnd). Send keepalives more often \
+                         than that (SO_KEEPALIVE with TCP_KEEPIDLE, net.ipv4.tcp_keepalive_time), close connections that were idle for \
+                         longer before they are used again, and give up sooner (TCP_USER_TIMEOUT).";
+
+/// A connection that was there before the window, and on which nothing has come back in it.
+fn is_silent(flow: &FlowFact<'_>) -> bool {
+    let (first, last) = (&flow.rec.first, &flow.rec.last);
+    flow.rec.begin_ns == 0 && flow.retransmitted > 0 && last.segs_in == first.segs_in && flow.rec.acked_bytes() == 0
+}
+
 fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
@@ -37,8 +51,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Rto, Blame::Loss, Blame::Cwnd]);
     let timeouts = facts.blamed(&[Blame::Rto]);
     let flows: Vec<_> = lost.affected(facts).into_iter().map(|i| &facts.flows[i]).collect();
-    let sum =
-        |of: fn(&crate::judge::facts::FlowFact<'_>) -> u64| flows.iter().fold(0u64, |n, f| n.saturating_add(of(f)));
+    let sum = |of: fn(&FlowFact<'_>) -> u64| flows.iter().fold(0u64, |n, f| n.saturating_add(of(f)));
     let (retransmitted, sent) = (sum(|f| f.retransmitted), sum(|f| f.data_segs));
     let counted = sum(|f| f.rec.last.total_rto.saturating_sub(f.rec.first.total_rto));
     let share = share_of_loss(facts);
@@ -47,8 +60,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
         let denial = Denial::of(denial::share(of, "of the flows' time with the retransmission timer running"));
         return denied(denial.because("less than what recovery took, or of connections that were being opened"));
     }
+    let forgotten = flows.iter().all(|flow| is_silent(flow));
+    let what = match forgotten {
+        true => "nothing of the peer has come back on them since",
+        false => "little follows them that could show it",
+    };
     let summary = format!(
-        "{}: {} of {} segments are lost, and little follows them that could show it: each waits {} for the retransmission timer.",
+        "{}: {} of {} segments are lost, and {what}: each waits {} for the retransmission timer.",
         who(facts, &lost),
         units::count(retransmitted),
         units::count(sent),
@@ -70,9 +88,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
             "ms",
         ));
     }
-    let fix = "Look for the drop first: interface and qdisc counters on the path, a policer, a full queue. Shorten the wait meanwhile: \
-               `ip route change ... rto_min 50ms` for short paths, tcp_early_retrans=3 (tail loss probes) at the sender, and more than one \
-               segment under way at a time.";
+    let fix = if forgotten { FORGOTTEN } else { REPAIR };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if retransmitted < 5 {
         candidate.confidence = Confidence::Medium;

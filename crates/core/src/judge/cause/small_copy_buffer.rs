@@ -4,7 +4,7 @@
 //! application's own code (the time is in user mode).
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell};
+use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell, ThreadRecord};
 
 use super::{Candidate, Cause, Outcome, ThreadLoss, denied, record, thread_name};
 use crate::judge::denial::{Denial, amount, count_of, share};
@@ -42,7 +42,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let together = Together::new(facts);
     let mut tested: Vec<(&ThreadFact<'_>, Result<(), Box<Denial>>)> =
         facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together.of(t.rec.pid)))).collect();
-    let copies = |t: &ThreadFact<'_>| t.rec.copy.pairs > 0;
+    let copies = |t: &ThreadFact<'_>| pairs(t.rec) > 0;
     let by_work = |a: &ThreadFact<'_>, b: &ThreadFact<'_>| b.ledger.on_cpu().total_cmp(&a.ledger.on_cpu());
     tested.sort_by(|(a, _), (b, _)| copies(b).cmp(&copies(a)).then(by_work(a, b)).then(a.rec.tid.cmp(&b.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
@@ -54,7 +54,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let rec = thread.rec;
     let size = units::bytes(f64::from(rec.copy.mode_bytes));
     let calls = calls_per_second(thread);
-    let per_gb = ratio(1e9, ratio(rec.copy.bytes as f64, rec.copy.pairs as f64)) * 2.0;
+    let per_gb = ratio(1e9, f64::from(rec.copy.mode_bytes)) * 2.0;
     let kernel = ratio(thread.ledger.of(State::OnCpuKernel), thread.ledger.on_cpu());
     let sliced = is_sliced(thread);
     let summary = format!(
@@ -127,8 +127,30 @@ fn busy(thread: &ThreadFact<'_>) -> f64 {
     ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
 }
 
+/// Where the other socket is not observed (it has another port than the one that was asked for), what was written does not differ by more
+/// than this share from what was received.
+const WRITTEN_SLACK: f64 = 0.05;
+
+/// Receives that were copied on: those that the probes saw followed by a send of as much, or by the calls of the thread, if it wrote
+/// what it received in as many pieces.
+fn pairs(thread: &ThreadRecord) -> u64 {
+    let copy = &thread.copy;
+    let moved = |receives: bool| {
+        let cells = thread.syscalls.iter().filter(move |cell| cell.bytes > 0 && is_receive(&cell.name) == receives);
+        cells.fold((0u64, 0u64), |sum, cell| (sum.0.saturating_add(cell.count), sum.1.saturating_add(cell.bytes)))
+    };
+    let ((received, bytes), (written, written_bytes)) = (moved(true), moved(false));
+    let as_much = written_bytes.abs_diff(bytes) as f64 <= WRITTEN_SLACK * bytes as f64;
+    let as_often = written.abs_diff(received) as f64 <= WRITTEN_SLACK * received as f64;
+    if bytes > 0 && as_much && as_often { copy.pairs.max(written.min(copy.recvs)) } else { copy.pairs }
+}
+
+fn is_receive(call: &str) -> bool {
+    call.starts_with("recv") || call.contains("read")
+}
+
 fn paired(thread: &ThreadFact<'_>) -> f64 {
-    ratio(thread.rec.copy.pairs as f64, thread.rec.copy.recvs as f64)
+    ratio(pairs(thread.rec) as f64, thread.rec.copy.recvs as f64)
 }
 
 /// How busy the threads of each process are together with each of its streams: a runtime moves the copying of one stream between its
@@ -186,7 +208,7 @@ fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), Box<Denial>> {
         let rate = Figure { scaled: is_sliced(thread), ..amount(rate.round(), "receives", "a second") };
         return too_little(MIN_RATE, rate);
     }
-    let same = ratio(copy.mode_count as f64, copy.pairs as f64);
+    let same = ratio(copy.mode_count as f64, pairs(thread.rec) as f64);
     if same < 0.8 {
         return too_little(0.8, share(same, "of the receives filling the same buffer"));
     }
@@ -219,7 +241,7 @@ fn observed_s(thread: &ThreadFact<'_>) -> f64 {
 fn calls_per_second(thread: &ThreadFact<'_>) -> f64 {
     let moves = |c: &&SyscallCell| c.bytes > 0;
     let counted: f64 = thread.rec.syscalls.iter().filter(moves).map(|c| c.count as f64).sum();
-    let copied = thread.rec.copy.pairs as f64 * 2.0;
+    let copied = pairs(thread.rec) as f64 * 2.0;
     ratio(counted.max(copied), observed_s(thread))
 }
 
@@ -273,6 +295,41 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("small-copy-buffer"), "{:#?}", report.verdict);
         capture.threads.truncate(1);
         assert_ne!(verdict_of(&capture), "small-copy-buffer");
+    }
+
+    #[test]
+    fn calls_tell_of_copies_to_a_socket_that_was_not_observed() {
+        let relay = |written: u64| {
+            let mut capture = traffic(forwarder(1024, (10, 90)));
+            let thread = &mut capture.threads[0];
+            thread.copy.pairs = 0;
+            let cell = |name: &str, bytes| parshall_evidence::SyscallCell {
+                name: name.into(),
+                count: 41_000,
+                bytes,
+                ..call()
+            };
+            thread.syscalls = vec![cell("read", 41_000 * 1024), cell("write", written)];
+            capture.flows.truncate(1);
+            capture
+        };
+        assert_eq!(verdict_of(&relay(41_000 * 1024)), "small-copy-buffer");
+        // It reads requests and writes short answers.
+        assert_ne!(verdict_of(&relay(41_000 * 100)), "small-copy-buffer");
+    }
+
+    fn call() -> parshall_evidence::SyscallCell {
+        parshall_evidence::SyscallCell {
+            syscall: 0,
+            name: String::new(),
+            fd: FdKind::Tcp,
+            count: 0,
+            errors: 0,
+            eagain: 0,
+            bytes: 0,
+            on_cpu_ns: 0,
+            off_cpu_ns: 0,
+        }
     }
 
     fn fix_of(start: Option<RelayStart>) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
 //! that is saturated by cheap requests, which is healthy.
-use parshall_evidence::{Confidence, Evidence, Figure, Place};
+use parshall_evidence::{Confidence, Evidence, Figure, HopKind, Place};
 
 use super::common::{Mode, Waits, hottest, hottest_of_process};
 use super::{
@@ -60,6 +60,9 @@ fn outcome(facts: &Facts<'_>) -> Outcome {
 /// Requests whose path ends on a CPU.
 fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let leaf = waits.leaf;
+    if leaf.kind == HopKind::RunQueue {
+        return in_background(facts, waits);
+    }
     let mut hot = hottest_of_process(facts, leaf.pid, Mode::User);
     let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
     let summary = waits.summary(&format!(
@@ -86,18 +89,48 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     waits.candidate(summary, hot, fix).holds()
 }
 
+/// A thread that runs or could run for this share of its time never waits for work.
+const NEVER_IDLE: f64 = 0.5;
+
+/// Requests that wait for a CPU which other threads of their process have.
+fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
+    let leaf = waits.leaf;
+    let awake = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu() + t.ledger.of(State::Runnable), t.ledger.wall_ns);
+    let busy: Vec<&ThreadFact<'_>> = facts.threads_of(leaf.pid).filter(|t| awake(t) >= NEVER_IDLE).collect();
+    let cpus = ratio(busy.iter().map(|t| t.ledger.on_cpu()).sum(), facts.capture.window_ns as f64);
+    let hot = hottest_of_process(facts, leaf.pid, Mode::User);
+    let at = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let threads = units::plural(busy.len() as u64, "thread", "threads");
+    let summary = waits.summary(&format!(
+        "{} could run and waits {} for a CPU, while {threads} of its own process compute for no request.{at}",
+        named(leaf),
+        waits.each()
+    ));
+    let mut evidence = vec![
+        words::counted("threads of this process that never wait for work", busy.len() as u64),
+        words::valued("CPUs that they use", cpus, "CPUs"),
+    ];
+    evidence.extend(facts.runq_p99_us().map(|p99| words::valued("run queue wait, p99 below", p99 / 1e3, "ms")));
+    evidence.extend(hot);
+    let fix = format!(
+        "Give the background threads fewer CPUs than the host has (OMP_NUM_THREADS, the size of the pool), let them sleep rather than spin          while they wait (OMP_WAIT_POLICY=passive), or lower their priority (renice -n 10 -p TID). Which they are: top -H -p {}",
+        leaf.pid
+    );
+    waits.candidate(summary, evidence, fix).holds()
+}
+
 fn of_threads(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| p.blame == Blame::CpuUser;
     let lost = facts.lost(take);
     // What threads of a service cost its requests is on the account of these.
     let saturated = facts.threads.iter().filter(|t| !facts.requests.covers(t.rec.pid));
-    let saturated = saturated.filter(|t| qualifies(t) && busy_of_wall(t) >= MIN_BUSY);
+    let saturated = saturated.filter(|t| qualifies(facts, t) && busy_of_wall(facts, t) >= MIN_BUSY);
     let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));
     // Flows may show the loss, and yet hardly any of what the thread spent: they had no more to lose.
     let spent = saturated.map_or(0.0, |t| t.ledger.of(State::OnCpuUser));
     let by_thread = !shows(facts, &lost) || lost.ns < MIN_SHARE * spent;
     let thread = if by_thread { saturated } else { facts.thread(main_thread(facts, take)) };
-    let Some(thread) = thread.filter(|t| qualifies(t)) else { return why_not(facts) };
+    let Some(thread) = thread.filter(|t| qualifies(facts, t)) else { return why_not(facts) };
     if small_copy_buffer::copies_in_small_pieces(thread).is_ok() {
         let busy = ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns);
         return denied(Denial::of(share(busy, BUSIEST)).because("for copies in small pieces").seen());
@@ -128,16 +161,26 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
-fn qualifies(thread: &ThreadFact<'_>) -> bool {
+fn qualifies(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> bool {
     let ledger = &thread.ledger;
-    let at_work = ledger.on_cpu() + ledger.of(State::Runnable).min(ledger.on_cpu());
+    let runnable = ledger.of(State::Runnable);
+    let queued = if fills_cpus(facts, thread.rec.pid) { runnable } else { runnable.min(ledger.on_cpu()) };
+    let at_work = ledger.on_cpu() + queued;
     let working = ledger.not_idle() - ledger.of(State::BlockedWorkAvailable);
     thread.expensive && ledger.user_share.unwrap_or(1.0) >= MIN_USER && ratio(at_work, working) >= MIN_BUSY
 }
 
-fn busy_of_wall(thread: &ThreadFact<'_>) -> f64 {
-    let on_cpu = thread.ledger.on_cpu();
-    ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
+/// Time in which it ran, or waited for a CPU for no longer than it ran: or however long, if its process alone fills all CPUs.
+fn busy_of_wall(facts: &Facts<'_>, thread: &ThreadFact<'_>) -> f64 {
+    let (on_cpu, runnable) = (thread.ledger.on_cpu(), thread.ledger.of(State::Runnable));
+    let queued = if fills_cpus(facts, thread.rec.pid) { runnable } else { runnable.min(on_cpu) };
+    ratio(on_cpu + queued, thread.ledger.wall_ns)
+}
+
+fn fills_cpus(facts: &Facts<'_>, pid: u32) -> bool {
+    let cpus = f64::from(facts.capture.host.cpus.max(1));
+    let used: f64 = facts.threads_of(pid).map(|t| t.ledger.on_cpu()).sum();
+    used >= MIN_BUSY * cpus * facts.capture.window_ns as f64
 }
 
 fn evidence(

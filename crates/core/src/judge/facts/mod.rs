@@ -18,6 +18,7 @@ use parshall_evidence::{
     ThreadRecord, ThreadStall,
 };
 
+use crate::critical_path::clients::ClientWait;
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
 use crate::judge::ledger::thread::{KernelCalls, State as ThreadState, ThreadLedger};
@@ -112,6 +113,8 @@ pub struct Facts<'a> {
     pub requests: Requests<'a>,
     /// Requests that their service lets wait.
     pub(crate) quiet: Quiet,
+    /// What observed clients waited for outside of their requests.
+    pub(crate) clients: Vec<ClientWait>,
     /// What sockets, counters and settings say of the network.
     pub network: Network,
     /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
@@ -161,6 +164,7 @@ impl<'a> Facts<'a> {
             parts: Vec::new(),
             requests: Requests::default(),
             quiet: Quiet::default(),
+            clients: Vec::new(),
             network: Network::default(),
             raw_ns: BTreeMap::new(),
             hidden_throttling,

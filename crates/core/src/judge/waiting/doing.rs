@@ -5,6 +5,9 @@ use super::debt::Debt;
 use super::follow::Scene;
 use crate::wait::Wait;
 
+/// The port of name servers.
+const NAMES_PORT: u16 = 53;
+
 /// What a thread does when the window ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Doing<'a> {
@@ -18,6 +21,8 @@ pub enum Doing<'a> {
     Mutex(u32),
     /// It waits for the reply to what its process has sent there.
     Reply(&'a WaitingEnd),
+    /// It waits for a name server to answer.
+    Names,
     /// It waits for one of the processes at the other end of a UNIX socket or pipe.
     Partner,
     /// It waits for a lock of a file that one of its partners holds.
@@ -66,7 +71,7 @@ impl Doing<'_> {
             Doing::Disk => 1,
             Doing::Session(_) => 2,
             Doing::Mutex(_) => 3,
-            Doing::Reply(_) => 4,
+            Doing::Reply(_) | Doing::Names => 4,
             Doing::Partner => 5,
             Doing::FileLock => 6,
             Doing::Connect => 7,
@@ -91,6 +96,7 @@ impl Doing<'_> {
             Doing::Disk => HopKind::Disk,
             Doing::Session(_) | Doing::Mutex(_) | Doing::FileLock | Doing::Futex => HopKind::Lock,
             Doing::Reply(_) | Doing::Receive(_) => HopKind::Reply,
+            Doing::Names => HopKind::NameServer,
             Doing::Partner => HopKind::Pipe,
             Doing::Connect => HopKind::Connect,
             Doing::Send => HopKind::Send,
@@ -125,6 +131,7 @@ pub fn doing<'a>(scene: &Scene<'a>, thread: &WaitingThread) -> Doing<'a> {
     }
     let asked = || thread.awaits.iter().filter_map(|id| scene.end(*id));
     match wait {
+        Wait::SocketReceive | Wait::Multiplex if asks_names(thread) => Doing::Names,
         Wait::SocketReceive if !thread.partners.is_empty() => Doing::Partner,
         Wait::SocketReceive => asked().find_map(|end| receives(scene, end)).unwrap_or(Doing::Idle),
         Wait::Multiplex if polls(thread) && !thread.partners.is_empty() => Doing::Partner,
@@ -180,6 +187,12 @@ fn waits_for_files(thread: &WaitingThread, wait: Wait) -> bool {
     ];
     let file = matches!(thread.fd, FdKind::File | FdKind::Block);
     file || matches!(wait, Wait::File | Wait::PageFault) || CALLS.contains(&thread.syscall_name.as_str())
+}
+
+/// What it waits for is a UDP socket that is connected to a name server.
+fn asks_names(thread: &WaitingThread) -> bool {
+    let server = thread.target.parse::<std::net::SocketAddr>();
+    thread.fd == FdKind::Udp && server.is_ok_and(|server| server.port() == NAMES_PORT)
 }
 
 fn polls(thread: &WaitingThread) -> bool {

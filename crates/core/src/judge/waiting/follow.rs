@@ -300,7 +300,8 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn any_hop(&self, end: &WaitingEnd, kind: HopKind) -> Hop {
+    /// A hop of some thread of the processes that hold an end.
+    pub fn any_hop(&self, end: &WaitingEnd, kind: HopKind) -> Hop {
         let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
         threads.next().map_or_else(|| nobody(kind), |thread| hop(thread, kind))
     }

@@ -13,10 +13,13 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, FlowId, Hop, HopKind, PathPart, Rung, Service, Transport, Waiting, WaitingEnd};
+use parshall_evidence::{
+    Capture, FlowId, FlowRecord, Hop, HopKind, PathPart, Rung, Service, Transport, Waiting, WaitingEnd,
+};
 
 use self::debt::Debt;
 use self::follow::{Class, Scene, Way};
+use crate::judge::ledger::flow_rules::serves;
 
 /// A wait that began within the window and is at least this long counts too.
 const LONG_NS: u64 = 1_000_000_000;
@@ -80,10 +83,37 @@ pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
             held.push(Held { end, age_ns, way });
         }
     }
+    keep_back(capture, &scene, &mut held);
     let (quiet, owed): (Vec<Held<'_>>, Vec<Held<'_>>) = held.into_iter().partition(|h| h.way.class == Class::Quiet);
     Waited {
         services: services(capture, owed),
         quiet: Quiet { count: quiet.len() as u64, longest_ns: quiet.iter().map(|h| h.age_ns).max().unwrap_or(0) },
+    }
+}
+
+/// A process that lets requests wait, and has for each of them a connection of its own on which it never sent anything, is a relay that
+/// has read them and passes nothing on. A server with a pool has used its connections before.
+fn keep_back(capture: &Capture, scene: &Scene<'_>, held: &mut [Held<'_>]) {
+    let quiet = |held: &&mut Held<'_>| held.end.serves && held.way.class == Class::Quiet;
+    let mut waits = BTreeMap::<u32, usize>::new();
+    for one in held.iter_mut().filter(quiet) {
+        one.end.pids.iter().for_each(|pid| *waits.entry(*pid).or_default() += 1);
+    }
+    let unused = |flow: &&FlowRecord| {
+        let last = &flow.last;
+        !serves(flow) && last.state == debt::ESTABLISHED && last.bytes_acked <= 1 && last.bytes_received == 0
+    };
+    let mut opened = BTreeMap::<u32, (usize, SocketAddr)>::new();
+    for flow in capture.flows.iter().filter(unused).filter(|flow| flow.pid != 0) {
+        opened.entry(flow.pid).or_insert((0, flow.remote)).0 += 1;
+    }
+    for one in held.iter_mut().filter(quiet) {
+        let keeps = |pid: &&u32| opened.get(pid).is_some_and(|(count, _)| waits.get(pid).is_some_and(|n| count >= n));
+        if let Some(pid) = one.end.pids.iter().find(keeps) {
+            let target = opened.get(pid).map(|(_, remote)| remote.to_string()).unwrap_or_default();
+            let hop = Hop { target, ..scene.any_hop(one.end, HopKind::Idle) };
+            one.way = Way { hops: vec![hop], class: Class::Owed };
+        }
     }
 }
 

@@ -146,6 +146,43 @@ fn a_long_poll_owes_nothing_and_is_mentioned() {
 }
 
 #[test]
+fn a_relay_that_reads_and_passes_nothing_on_is_no_long_poll() {
+    let relay = || vec![awaiting(thread(100, 100, "select"), &[1, 2])];
+    let with = |opened: Vec<FlowBuilder>| {
+        let mut capture = scene(vec![read(1), read(2)], relay());
+        capture.flows.extend(capture_of(opened, vec![]).flows);
+        capture
+    };
+    let unused = |id| FlowBuilder::new(id, parshall_evidence::Role::Client).remote_host();
+    let report = judge(&with(vec![unused(10), unused(11)]));
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    let summary = &report.verdict.summary;
+    assert!(summary.contains("has sent nothing on its connection to 10.0.0.2:7000"), "{summary}");
+    // A pool that was used before, fewer connections than requests, and none.
+    let used = |id| {
+        let mut flow = unused(id);
+        (flow.record.first.bytes_acked, flow.record.last.bytes_acked) = (900, 900);
+        flow
+    };
+    assert_eq!(cause(&with(vec![used(10), used(11)])), "Healthy");
+    assert_eq!(cause(&with(vec![unused(10)])), "Healthy");
+    assert_eq!(cause(&with(vec![])), "Healthy");
+}
+
+#[test]
+fn a_thread_that_waits_for_a_name_server_is_blocked_by_it() {
+    let polls = |call, target: &str| WaitingThread { fd: FdKind::Udp, target: target.into(), ..thread(100, 101, call) };
+    let report = |one: WaitingThread| judge(&scene(vec![read(1)], vec![thread(100, 100, "accept4"), one]));
+    for call in ["poll", "recvfrom"] {
+        let found = report(polls(call, "10.9.0.53:53"));
+        assert_eq!(found.verdict.cause.as_deref(), Some("blocking-dns"), "{found:#?}");
+        assert!(found.verdict.summary.contains("10.9.0.53:53"), "{}", found.verdict.summary);
+    }
+    // Any other datagrams may be what it serves.
+    assert_ne!(report(polls("poll", "10.9.0.53:8125")).verdict.cause.as_deref(), Some("blocking-dns"));
+}
+
+#[test]
 fn a_subscription_owes_nothing() {
     // The last bytes went to the subscriber.
     let subscriber = WaitingEnd { received_ns: Some(30 * S), sent_ns: Some(4 * S), ..end(1, true) };

@@ -78,12 +78,20 @@ fn is_black_hole(flow: &FlowFact<'_>, answering: &BTreeSet<IpAddr>) -> bool {
     let stuck = flow.retransmitted >= 2
         && flow.rec.acked_bytes() < u64::from(last.mss.max(1))
         && (several || last.unsent_bytes > last.mss);
-    if !stuck || last.state == SYN_SENT {
+    if !stuck || last.state == SYN_SENT || !sends_large(flow) {
         return false;
     }
     let opened = flow.rec.begin_ns > 0 || first.segs_in == 0;
     let small_passes = last.segs_in > first.segs_in && (opened || last.bytes_received > first.bytes_received);
     small_passes || answering.contains(&flow.rec.remote.ip())
+}
+
+/// What it sent, or has still to send, fills a segment. Small requests that are never acknowledged are no sign of a small path.
+fn sends_large(flow: &FlowFact<'_>) -> bool {
+    let (calls, mss) = (&flow.rec.calls, flow.rec.last.mss.max(1));
+    let largest = u64::from(calls.send_max_bytes).max(calls.send_bytes);
+    // Without calls that were seen, the segments under way must do.
+    calls.send_bytes == 0 || largest >= u64::from(mss) || flow.rec.last.unsent_bytes >= mss
 }
 
 /// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.

@@ -18,6 +18,8 @@ const OPENING_SHARE: f64 = 0.5;
 const CONNECTING_SHARE: f64 = 0.4;
 /// A reply that takes no longer than connecting did, by this factor, took the round trip that each question needs.
 const ROUND_TRIPS: f64 = 1.5;
+/// From this share of a process' CPU time on that is for no request, it computes in the background.
+const BACKGROUND_SHARE: f64 = 0.7;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
 
@@ -290,6 +292,7 @@ impl<'c> Context<'c> {
             HopKind::OtherRequest if queued => behind_others,
             HopKind::OtherRequest if self.serial && self.has_work_of_its_own() => Spent::Serial,
             HopKind::OtherRequest => Spent::Work,
+            HopKind::AcceptQueue => Spent::NotAccepted,
             HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
             HopKind::Client if queued => behind_others,
             HopKind::Reply => Spent::Downstream,
@@ -322,6 +325,10 @@ impl<'c> Context<'c> {
         if others_first && self.is_hot(leaf) {
             return Spent::HotThread;
         }
+        if leaf.kind == HopKind::RunQueue && waits_ns >= CHEAP_NS && self.crowds_itself_out(leaf.pid, waits_ns, own_ns)
+        {
+            return Spent::CpuUser;
+        }
         if !expensive && (!others_first || explained) {
             return Spent::Work;
         }
@@ -342,6 +349,17 @@ impl<'c> Context<'c> {
         } else {
             Spent::CpuUser
         }
+    }
+
+    /// A request waits for a CPU for longer than for the requests before it, and most of what its process computes is for none: threads
+    /// of its own, in the background or waiting in a loop, have the CPUs.
+    fn crowds_itself_out(&self, pid: u32, waits_ns: f64, own_ns: f64) -> bool {
+        let all_ns = self.code.cpu_ns(pid);
+        let for_requests_ns = self.requests * own_ns;
+        let behind_requests_ns = 2.0 * self.outstanding.max(1.0) * own_ns;
+        waits_ns > behind_requests_ns
+            && all_ns >= MOSTLY_BUSY * self.observed_ns
+            && for_requests_ns <= (1.0 - BACKGROUND_SHARE) * all_ns
     }
 
     /// This thread is never idle, while others could serve and are. Where connections move between threads, none of them keeps the

@@ -1,0 +1,199 @@
+//! What observed clients of a service wait for outside of their requests: connections that are being opened, and connections on which
+//! the reply has come and the client still reads until the service closes.
+//!
+//! An idle connection is no such wait: its client sleeps for something else, or watches many. A subscriber waits for data to come, and
+//! its connection does not end with the wait.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+
+use super::index::Index;
+use crate::wait::Wait;
+
+/// A shorter wait is that of a round trip, or of a reply that is read to its end.
+const LONG_NS: u64 = 100_000_000;
+/// A thread that sleeps for this share of a time waits.
+const WAITS_SHARE: f64 = 0.9;
+
+/// What a client waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Awaits {
+    /// That the service closes the connection, after it has replied.
+    Close,
+    /// That the connection is established.
+    Connect,
+}
+
+/// Waits of the threads of one process for the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientWait {
+    /// What for.
+    pub awaits: Awaits,
+    /// The process of the client, and its name.
+    pub pid: u32,
+    /// See `pid`.
+    pub process: String,
+    /// The service.
+    pub remote: SocketAddr,
+    /// How often.
+    pub count: u64,
+    /// All of these times together.
+    pub ns: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+}
+
+/// The waits of the clients of what was asked about, the longest first.
+pub fn waits(timeline: &Timeline) -> Vec<ClientWait> {
+    found(&Index::new(timeline))
+}
+
+/// As [`waits`], with the lookups at hand.
+pub fn found(index: &Index<'_>) -> Vec<ClientWait> {
+    let mut sums: BTreeMap<(Awaits, u32, SocketAddr), (u64, u64, u64)> = BTreeMap::new();
+    let mut processes = BTreeMap::new();
+    let mut add = |awaits, tid, socket: &Socket, ns: u64| {
+        let names = index.names(tid);
+        let pid = names.map_or(0, |names| names.pid);
+        processes.entry(pid).or_insert_with(|| names.map(|names| names.process.clone()).unwrap_or_default());
+        let (count, sum, longest) = sums.entry((awaits, pid, socket.remote)).or_default();
+        (*count, *sum, *longest) = (*count + 1, sum.saturating_add(ns), ns.max(*longest));
+    };
+    for (id, calls) in &index.timeline.calls {
+        if let Some((socket, last, ns)) = close(index, *id, calls) {
+            add(Awaits::Close, last.tid, socket, ns);
+        }
+    }
+    for off in index.timeline.off_cpu.values().flatten() {
+        let ns = off.wake_ns.saturating_sub(off.begin_ns);
+        let socket = index.socket(off.target).filter(|socket| is_client(index, socket));
+        if let Some(socket) = socket.filter(|_| ns >= LONG_NS && index.wait(off) == Wait::Connect) {
+            index.note(off);
+            add(Awaits::Connect, off.tid, socket, ns);
+        }
+    }
+    let wait = |((awaits, pid, remote), (count, ns, longest_ns))| {
+        let process = processes.get(&pid).cloned().unwrap_or_default();
+        ClientWait { awaits, pid, process, remote, count, ns, longest_ns }
+    };
+    let mut found: Vec<ClientWait> = sums.into_iter().map(wait).collect();
+    found.sort_by_key(|wait| (std::cmp::Reverse(wait.ns), wait.pid, wait.remote));
+    found
+}
+
+/// A socket of a client of what was asked about.
+fn is_client(index: &Index<'_>, socket: &Socket) -> bool {
+    let ports = &index.timeline.asked_ports;
+    !socket.serves && !socket.udp && (ports.is_empty() || ports.contains(&socket.remote.port()))
+}
+
+/// The last call on a client's connection that had its reply, if its thread then slept for nothing but data on it until it was closed;
+/// and for how long.
+fn close<'a>(index: &Index<'a>, id: FlowId, calls: &'a [SocketCall]) -> Option<(&'a Socket, &'a SocketCall, u64)> {
+    let socket = index.socket(id).filter(|socket| is_client(index, socket))?;
+    let last = calls.last().filter(|call| call.op == Op::Receive)?;
+    let closed_ns = socket.closed_ns?;
+    let in_slice = index.timeline.slices.iter().any(|slice| slice.0 <= last.at_ns && closed_ns <= slice.1);
+    let ns = closed_ns.saturating_sub(last.at_ns);
+    if ns < LONG_NS || !in_slice || !calls.iter().any(|call| call.op == Op::Send) {
+        return None;
+    }
+    let offs = index.off_cpu(last.tid, last.at_ns)?;
+    let reads = |off: &OffCpu| match index.wait(off) {
+        Wait::SocketReceive => off.target == id,
+        // One that has nothing else to watch: event loops have epoll for that.
+        Wait::Multiplex => off.why == Why::Slept && matches!(index.syscall(off), "poll" | "ppoll"),
+        _ => false,
+    };
+    let begin = offs.partition_point(|off| off.end_ns <= last.at_ns);
+    let (mut slept, mut ended_itself) = (0, false);
+    for off in offs[begin..].iter().take_while(|off| off.begin_ns < closed_ns) {
+        index.note(off);
+        if reads(off) {
+            slept += off.wake_ns.min(closed_ns).saturating_sub(off.begin_ns.max(last.at_ns));
+            ended_itself = off.waker == Waker::HardIrq;
+        }
+    }
+    let waits = slept as f64 >= WAITS_SHARE * ns as f64 && !ended_itself;
+    (waits && !index.serves_others(last.tid, id, last.at_ns, closed_ns)).then_some((socket, last, ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::FdKind;
+
+    use super::*;
+    use crate::testkit::timeline::{Script, client_socket, off, served_socket};
+
+    const MS: u64 = 1_000_000;
+    const RECV: i32 = 45;
+    const POLL: i32 = 7;
+    const SLEEP: i32 = 35;
+    const CONNECT: i32 = 42;
+
+    /// 201 asks over socket 2 at 10 ms, and has the reply at 12 ms. The connection ends at 812 ms.
+    fn replied() -> Script {
+        let mut script = Script::new()
+            .socket(1, Socket { closed_ns: Some(812 * MS), ..served_socket(7000) }, 101)
+            .socket(2, Socket { opened: true, closed_ns: Some(812 * MS), ..client_socket(7000) }, 201)
+            .pair(1, 2)
+            .sends(201, 2, 10 * MS)
+            .receives(101, 1, 10 * MS, 11 * MS)
+            .sends(101, 1, 11 * MS)
+            .receives(201, 2, 11 * MS, 12 * MS);
+        script.timeline.slices = vec![(0, 1_000 * MS)];
+        script.timeline.asked_ports = vec![7000];
+        script.timeline.syscalls.extend([(POLL, "poll".to_string()), (CONNECT, "connect".to_string())]);
+        script
+    }
+
+    fn sleep(syscall: i32, target: u64, waker: Waker) -> OffCpu {
+        let fd = if syscall == RECV { FdKind::Tcp } else { FdKind::None };
+        OffCpu { syscall, fd, target, waker, ..off(201, 12 * MS + 1, 811 * MS, 811 * MS) }
+    }
+
+    fn of(script: Script) -> Vec<(Awaits, u32, u64, u64)> {
+        waits(&script.timeline).iter().map(|wait| (wait.awaits, wait.pid, wait.count, wait.ns / MS)).collect()
+    }
+
+    #[test]
+    fn a_client_that_reads_until_the_end_waits_for_the_close() {
+        assert_eq!(of(replied().off(sleep(RECV, 2, Waker::SoftIrq))), [(Awaits::Close, 200, 1, 800)]);
+        assert_eq!(of(replied().off(sleep(POLL, 0, Waker::SoftIrq))), [(Awaits::Close, 200, 1, 800)]);
+    }
+
+    #[test]
+    fn a_connection_that_idles_is_no_wait() {
+        // The client sleeps for something else, gives up by a timer of its own, or reads elsewhere.
+        assert_eq!(of(replied().off(sleep(SLEEP, 0, Waker::HardIrq))), []);
+        assert_eq!(of(replied().off(sleep(POLL, 0, Waker::HardIrq))), []);
+        assert_eq!(of(replied().off(sleep(RECV, 9, Waker::SoftIrq))), []);
+        assert_eq!(of(replied().off(sleep(232, 0, Waker::SoftIrq))), [], "an event loop watches many");
+        // It is still open when the window ends: a subscriber.
+        let mut open = replied().off(sleep(RECV, 2, Waker::Unknown));
+        open.timeline.sockets.values_mut().for_each(|socket| socket.closed_ns = None);
+        assert_eq!(of(open), []);
+        // Other ports were not asked about.
+        let mut other = replied().off(sleep(RECV, 2, Waker::SoftIrq));
+        other.timeline.asked_ports = vec![9];
+        assert_eq!(of(other), []);
+    }
+
+    #[test]
+    fn a_connection_that_is_being_opened_is_waited_for() {
+        let connects = |ms: u64| OffCpu {
+            fd: FdKind::Tcp,
+            ..OffCpu { target: 2, syscall: CONNECT, ..off(201, MS, MS + ms * MS, MS + ms * MS) }
+        };
+        let script = |ms| {
+            let mut script = Script::new().socket(2, client_socket(7000), 201).off(connects(ms));
+            script.timeline.slices = vec![(0, 3_000 * MS)];
+            script.timeline.syscalls.insert(CONNECT, "connect".to_string());
+            script
+        };
+        assert_eq!(of(script(1_003)), [(Awaits::Connect, 200, 1, 1_003)]);
+        assert_eq!(of(script(40)), []);
+    }
+}

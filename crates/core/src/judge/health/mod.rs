@@ -1,0 +1,237 @@
+//! Whether a service is healthy, as a proof: all time in which requests, clients and service threads were seen to wait is put into one of
+//! three kinds by what it was spent on, and nearly all of it must be harmless. Where somebody waits and no cause holds, this says who,
+//! for what and for how long; where it was not seen what they wait for, this says what to observe.
+//!
+//! What belongs here: the table, and the sentences. Which time was lost is decided in [`crate::judge::facts`].
+#[cfg(test)]
+mod tests;
+
+use parshall_evidence::HopKind;
+
+use crate::critical_path::clients::{Awaits, ClientWait};
+use crate::judge::chain;
+use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
+use crate::judge::facts::{Facts, Shape, Spent, ThreadFact};
+use crate::judge::ledger::flow_rules::serves;
+use crate::judge::ledger::thread::State;
+use crate::stats::ratio;
+use crate::units;
+
+/// At least this share of what waits must be harmless.
+pub const PROVEN: f64 = 0.90;
+/// A connection that has been under way for longer is waited for.
+const CONNECTING_NS: u64 = 500_000_000;
+/// Reading bulk data and passing it on costs a few nanoseconds a byte, decryption included; from here on it is the reader that is slow.
+const READING_NS_PER_BYTE: f64 = 5.0;
+/// A reader that runs, or could, for this share of its time has no time left.
+const FULL: f64 = 0.85;
+
+/// What time that somebody waited says of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nobody owes it.
+    Harmless,
+    /// Somebody waited for what could have come.
+    Lost,
+    /// What for was not seen.
+    Unknown,
+}
+
+/// What the time of a request that was spent on this says, and why.
+pub fn fate(spent: Spent) -> (Fate, &'static str) {
+    use Fate::{Harmless, Lost, Unknown};
+    match spent {
+        Spent::Work => (
+            Harmless,
+            "a CPU at a cost that such a request needs, a client that still sends, or a request that must come first",
+        ),
+        Spent::Flow => (Harmless, "its flow has it on its own account, and loses it there if anybody does"),
+        Spent::Unseen => (Unknown, "what it was for was not seen"),
+        Spent::Lock => (Lost, "somebody holds the lock"),
+        Spent::Disk => (Lost, "the disk answers late"),
+        Spent::Downstream => (Lost, "the server that was asked answers late"),
+        Spent::Dns => (Lost, "the name server answers late"),
+        Spent::Timer => (Lost, "the timer could be shorter, or an event"),
+        Spent::Turn => (Lost, "more could be passed on at a time"),
+        Spent::Serial => (Lost, "other requests are served first, one at a time"),
+        Spent::Workers => (Lost, "all workers are blocked"),
+        Spent::StopTheWorld => (Lost, "all threads stand still meanwhile"),
+        Spent::HotThread => (Lost, "other threads are idle meanwhile"),
+        Spent::RunQueue => (Lost, "other programs use the CPU"),
+        Spent::Throttled => (Lost, "CPUs may be idle meanwhile"),
+        Spent::CpuUser | Spent::CpuKernel | Spent::PageFaults => (Lost, "it costs more than such a request needs"),
+        Spent::Memory => (Lost, "memory is short"),
+        Spent::Log => (Lost, "whoever should take the line is slow"),
+        Spent::Stopped => (Lost, "somebody stopped the process"),
+        Spent::Connect | Spent::Setup => (Lost, "the connection could be kept"),
+        Spent::NotAccepted => (Lost, "nobody takes the connection"),
+        Spent::Mutual => (Lost, "each side waits for the other"),
+        Spent::Network => (Lost, "the receiver does not take it"),
+        Spent::Other => (Lost, "no cause claims it"),
+    }
+}
+
+/// Why a service is not called healthy although no cause holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Doubt {
+    /// Somebody waits: who, for what, how long.
+    Waits(String),
+    /// It was not seen what somebody waits for, and what to do about it.
+    Unseen(String),
+}
+
+/// What speaks against calling the subject healthy; None where at least [`PROVEN`] of what waits is known to be harmless.
+pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
+    let requests_ns = facts.requests.time_ns();
+    let connecting = connecting(facts);
+    let clients_ns = client_waits_ns(facts, &[Awaits::Close, Awaits::Connect]) + connecting.ns;
+    if ratio(clients_ns, requests_ns + clients_ns) > 1.0 - PROVEN {
+        return Some(Doubt::Waits(clients(facts, &connecting)));
+    }
+    if let Some(reader) = slow_reader(facts) {
+        return Some(Doubt::Waits(reader));
+    }
+    let unseen = facts.requests.unseen_share();
+    (unseen > 1.0 - PROVEN).then(|| Doubt::Unseen(unseen_words(facts, unseen)))
+}
+
+/// Time that observed clients waited for this outside of their requests, scaled to the window.
+pub fn client_waits_ns(facts: &Facts<'_>, awaits: &[Awaits]) -> f64 {
+    let waits = facts.clients.iter().filter(|wait| awaits.contains(&wait.awaits));
+    let observed = facts.capture.slices.observed_ns as f64;
+    let scale = if observed > 0.0 { ratio(facts.capture.window_ns as f64, observed).max(1.0) } else { 1.0 };
+    waits.map(|wait| wait.ns as f64).sum::<f64>() * scale
+}
+
+/// Connections of clients that are still being opened when the window ends.
+struct Connecting<'f> {
+    ns: f64,
+    count: u64,
+    longest_ns: u64,
+    flow: Option<&'f parshall_evidence::FlowRecord>,
+}
+
+fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
+    let mut found = Connecting { ns: 0.0, count: 0, longest_ns: 0, flow: None };
+    for flow in facts.flows.iter().map(|flow| flow.rec).filter(|flow| !serves(flow)) {
+        let ns = flow.end_ns.saturating_sub(flow.begin_ns);
+        if flow.last.state == parshall_evidence::socket::selection::state::SYN_SENT && ns >= CONNECTING_NS {
+            found.ns += ns as f64;
+            found.count += flow.connections();
+            if ns > found.longest_ns {
+                (found.longest_ns, found.flow) = (ns, Some(flow));
+            }
+        }
+    }
+    found
+}
+
+/// Who of the clients waits for what.
+fn clients(facts: &Facts<'_>, connecting: &Connecting<'_>) -> String {
+    let worst = facts.clients.iter().max_by_key(|wait| wait.ns).filter(|wait| wait.ns as f64 >= connecting.ns);
+    match (worst, connecting.flow) {
+        (Some(wait), _) => client(wait),
+        (None, Some(flow)) => format!(
+            "{} to {} being opened and not answered (the longest for {}): whoever should answer does not, or is not there.",
+            units::plural(connecting.count, "connection is", "connections are"),
+            flow.remote,
+            units::duration(connecting.longest_ns as f64)
+        ),
+        (None, None) => "Clients wait for connections that are being opened.".to_owned(),
+    }
+}
+
+fn client(wait: &ClientWait) -> String {
+    let who = match wait.process.as_str() {
+        "" => "A client".to_owned(),
+        process => format!("{process} {}", wait.pid),
+    };
+    let each = units::duration(ratio(wait.ns as f64, wait.count as f64));
+    let times = units::plural(wait.count, "time", "times");
+    let longest = units::duration(wait.longest_ns as f64);
+    match wait.awaits {
+        Awaits::Close => format!(
+            "{who} has its reply from {}, and reads on until the service closes the connection: {times}, {each} on average (the longest \
+             {longest}). Either the reply does not tell its length, or the client does not heed it; the service closes when its timeout \
+             for idle connections ends.",
+            wait.remote
+        ),
+        Awaits::Connect => format!(
+            "{who} waited for connections to {} to be opened: {times}, {each} on average (the longest {longest}), and no cause known here \
+             accounts for it.",
+            wait.remote
+        ),
+    }
+}
+
+/// A thread that takes in bulk data has no time left and spends far more on each byte than reading it needs, while its senders wait.
+fn slow_reader(facts: &Facts<'_>) -> Option<String> {
+    let cost = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu(), t.bytes);
+    let full = |t: &&ThreadFact<'_>| {
+        let (on_cpu, runnable) = (t.ledger.on_cpu(), t.ledger.of(State::Runnable));
+        ratio(on_cpu + runnable.min(on_cpu), t.ledger.wall_ns) >= FULL && cost(t) >= READING_NS_PER_BYTE
+    };
+    let reads = |t: &&ThreadFact<'_>| {
+        facts.flows.iter().any(|flow| {
+            let waits = flow.ledger.of(crate::judge::ledger::flow::State::ReaderWaiting) >= 0.5 * flow.ledger.wall_ns;
+            flow.shape == Shape::StreamIn && flow.rec.last_tid == t.rec.tid && waits
+        })
+    };
+    let worst = facts.threads.iter().filter(full).filter(reads).max_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+    Some(format!(
+        "thread {} ({}) is busy for {} of the time with the data that it reads, {} of CPU time a kilobyte, and its senders wait for it: no \
+         cause known here says why that is as much.",
+        worst.rec.tid,
+        worst.rec.comm,
+        units::percent(ratio(worst.ledger.on_cpu(), worst.ledger.wall_ns)),
+        units::duration(cost(worst) * 1e3)
+    ))
+}
+
+/// What to do where much of the requests' time was not seen.
+pub fn unseen_words(facts: &Facts<'_>, share: f64) -> String {
+    let (mut clients, mut others) = (0.0, 0.0);
+    for part in facts.requests.counted().flat_map(|s| &s.parts).filter(|p| p.spent == Spent::Unseen) {
+        *(if is_of_client(part) { &mut clients } else { &mut others }) += part.ns;
+    }
+    if clients > others {
+        return format!(
+            "{} of the requests' time went by between two parts of a request, and whether their clients waited for the service meanwhile \
+             was not seen: observe the port and not the process where the clients run on this host, and the clients themselves where \
+             they do not.",
+            units::percent(share)
+        );
+    }
+    format!(
+        "{} of the requests' time was spent where this observation did not reach: {}observe the processes that the service asks, too.",
+        units::percent(share),
+        facts.advice("run it as root, or ", "")
+    )
+}
+
+fn is_of_client(part: &PartFact<'_>) -> bool {
+    part.rec.hops.iter().rev().nth(1).is_some_and(|hop| hop.kind == HopKind::Client)
+}
+
+/// Who waits for what in most of the time that these services lost, a sentence; empty where they lost none.
+pub fn who<'f, 'a: 'f>(facts: &Facts<'_>, services: impl Iterator<Item = &'f ServiceFact<'a>>) -> String {
+    let lost = services.filter(|s| s.slow || s.rec.waited).flat_map(|s| s.parts.iter().map(move |part| (s, part)));
+    let most = lost.filter(|(_, part)| fate(part.spent).0 == Fate::Lost).max_by(|a, b| a.1.ns.total_cmp(&b.1.ns));
+    let Some((service, part)) = most else { return String::new() };
+    let chain = chain::of(facts, service, part.spent);
+    let steps: Vec<String> = chain
+        .iter()
+        .filter(|hop| !hop.process.is_empty())
+        .map(|hop| format!("{} {} {}", hop.process, hop.pid, hop.text))
+        .collect();
+    if steps.is_empty() {
+        return String::new();
+    }
+    let each = ratio(part.rec.ns as f64, part.rec.requests.max(1) as f64).max(FLOOR_NS);
+    let hint = if part.spent == Spent::Mutual {
+        ". The client expects an interim answer (100 Continue) that does not come, or they differ about the length of the request"
+    } else {
+        ""
+    };
+    format!(" {}, {} a request{hint}.", steps.join("; "), units::duration(each))
+}

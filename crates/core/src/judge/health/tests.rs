@@ -1,0 +1,235 @@
+//! Who waits is asked: captures in which somebody waits and today's causes do not say so, and beside each one in which nobody is owed
+//! anything.
+use parshall_evidence::timeline::{OffCpu, Socket, Waker};
+use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role, Status};
+
+use super::{Fate, fate};
+use crate::judge::facts::Spent;
+use crate::judge::judge;
+use crate::testkit::service::{Hops, ServiceBuilder, with};
+use crate::testkit::timeline::{Script, client_socket, off, served_socket};
+use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, empty_capture, verdict_of};
+
+const EPOLL: i32 = 232;
+const SLEEP: i32 = 35;
+const RECV: i32 = 45;
+
+#[test]
+fn the_table_and_the_causes_agree_on_what_is_lost() {
+    let all = [
+        Spent::Work,
+        Spent::Flow,
+        Spent::Unseen,
+        Spent::Lock,
+        Spent::Disk,
+        Spent::Downstream,
+        Spent::Dns,
+        Spent::Timer,
+        Spent::Serial,
+        Spent::Workers,
+        Spent::StopTheWorld,
+        Spent::HotThread,
+        Spent::RunQueue,
+        Spent::Throttled,
+        Spent::CpuUser,
+        Spent::CpuKernel,
+        Spent::PageFaults,
+        Spent::Memory,
+        Spent::Log,
+        Spent::Stopped,
+        Spent::Connect,
+        Spent::Setup,
+        Spent::NotAccepted,
+        Spent::Mutual,
+        Spent::Network,
+        Spent::Other,
+    ];
+    for spent in all {
+        let (fate, why) = fate(spent);
+        assert_eq!(fate == Fate::Lost, spent.is_lost(), "{spent:?}");
+        assert!(!why.is_empty());
+    }
+}
+
+fn of(script: Script) -> Capture {
+    let mut capture = empty_capture();
+    capture.timeline = Some(Script { timeline: script.timeline }.timeline);
+    capture
+}
+
+fn begun() -> Script {
+    let mut script = Script::new();
+    script.timeline.slices = vec![(0, WINDOW_NS)];
+    script.timeline.asked_ports = vec![7000];
+    script
+}
+
+/// Five requests of which the rest comes 150 ms after the head; the client sleeps in `syscall` meanwhile.
+fn half_sent(syscall: i32) -> Script {
+    let mut script = begun().socket(1, served_socket(7000), 101).socket(2, client_socket(7000), 201).pair(1, 2);
+    for n in 0..5 {
+        let at = n * 180 * MS + MS;
+        script = script
+            .sends(201, 2, at)
+            .receives(101, 1, at, at + 1_000)
+            .sleeps(201, at + 2_000, at + 150 * MS, syscall, Waker::HardIrq)
+            .sends(201, 2, at + 150 * MS + 1_000)
+            .receives(101, 1, at + 150 * MS + 1_000, at + 150 * MS + 2_000)
+            .sends(101, 1, at + 151 * MS)
+            .receives(201, 2, at + 151 * MS, at + 151 * MS + 1_000);
+    }
+    script
+}
+
+#[test]
+fn a_client_that_waits_for_an_interim_answer_is_no_health() {
+    let report = judge(&of(half_sent(EPOLL)));
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    let summary = &report.verdict.summary;
+    assert!(summary.contains("100 Continue") && summary.contains("p200 200 waits for a reply"), "{summary}");
+    // It sleeps between the parts by itself.
+    assert_eq!(verdict_of(&of(half_sent(SLEEP))), "healthy");
+}
+
+#[test]
+fn a_client_that_was_not_observed_is_not_called_well_served() {
+    let mut script = half_sent(EPOLL);
+    script.timeline.observed_pids.remove(&200);
+    let report = judge(&of(script));
+    assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");
+    assert!(report.verdict.summary.contains("between two parts of a request"), "{}", report.verdict.summary);
+}
+
+/// Two connections of a request each; their client sleeps in `syscall` from the reply to the end of the connection, 400 ms later.
+fn until_closed(syscall: i32) -> Script {
+    let mut script = begun();
+    for n in 0..2 {
+        let (server, client, at) = (10 + n, 20 + n, n * 450 * MS + MS);
+        let ends = Some(at + 402 * MS);
+        let sleep = OffCpu {
+            syscall,
+            fd: FdKind::Tcp,
+            target: client,
+            waker: if syscall == RECV { Waker::SoftIrq } else { Waker::HardIrq },
+            ..off(201, at + 2 * MS + 1, at + 402 * MS, at + 402 * MS)
+        };
+        script = script
+            .socket(server, Socket { opened: true, closed_ns: ends, ..served_socket(7000) }, 101)
+            .socket(client, Socket { opened: true, closed_ns: ends, ..client_socket(7000) }, 201)
+            .pair(server, client)
+            .sends(201, client, at)
+            .receives(101, server, at, at + 1_000)
+            .sends(101, server, at + MS)
+            .receives(201, client, at + MS, at + 2 * MS)
+            .off(sleep);
+    }
+    script
+}
+
+#[test]
+fn a_client_that_reads_until_the_close_waits_for_it() {
+    let report = judge(&of(until_closed(RECV)));
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    let summary = &report.verdict.summary;
+    assert!(summary.contains("p200 200 has its reply") && summary.contains("2 times, 400 ms on average"), "{summary}");
+    assert_eq!(verdict_of(&of(until_closed(SLEEP))), "healthy");
+}
+
+/// 101 serves a connection all the time. On another one a request is sent that nobody accepts, and its client gives up at `closed_ms`.
+fn not_accepted(closed_ms: u64, syscall: i32) -> Script {
+    let mut script = begun().socket(1, served_socket(7000), 101);
+    for at in (0..1_000).step_by(50) {
+        script = script.receives(101, 1, at * MS, at * MS).sends(101, 1, at * MS + 10_000);
+    }
+    for n in 0..6 {
+        let client = Socket { opened: true, closed_ns: Some(closed_ms * MS), ..client_socket(7000) };
+        let tid = 201 + 10 * n;
+        let id = 30 + 2 * u64::from(n);
+        let sleep = off(tid, 11 * MS, closed_ms * MS - 1_000, closed_ms * MS - 1_000);
+        script = script
+            .socket(id, client, tid)
+            .socket(id + 1, Socket { opened: true, ..served_socket(7000) }, 0)
+            .pair(id, id + 1)
+            .sends(tid, id, 10 * MS)
+            .off(OffCpu { syscall, fd: FdKind::Tcp, target: id, waker: Waker::HardIrq, ..sleep });
+    }
+    script
+}
+
+#[test]
+fn a_listener_from_which_nobody_accepts_is_found_beside_one_that_is_served() {
+    let report = judge(&of(not_accepted(510, RECV)));
+    assert_eq!(report.verdict.cause.as_deref(), Some("accept-queue-overflow"), "{report:#?}");
+    let summary = &report.verdict.summary;
+    assert!(summary.contains("gave up after 50") && summary.contains("SO_REUSEPORT"), "{summary}");
+    // Who sleeps for something else does not wait for an answer, nor who goes at once.
+    assert_eq!(verdict_of(&of(not_accepted(510, SLEEP))), "healthy");
+    assert_eq!(verdict_of(&of(not_accepted(40, RECV))), "healthy");
+}
+
+#[test]
+fn a_connection_that_is_never_established_is_no_health() {
+    let opening = |state: u8, begin_ns: u64| {
+        let mut flow = FlowBuilder::new(1, Role::Client).remote_host();
+        (flow.record.begin_ns, flow.record.last.state) = (begin_ns, state);
+        let idle = FlowBuilder::new(2, Role::Server);
+        judge(&capture(vec![flow, idle], vec![]))
+    };
+    let report = opening(2, 100 * MS);
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    assert!(report.verdict.summary.contains("10.0.0.2:7000 being opened"), "{}", report.verdict.summary);
+    assert_eq!(opening(2, 990 * MS).verdict.status, Status::Healthy, "it was begun just now");
+    assert_eq!(opening(1, 100 * MS).verdict.status, Status::Healthy);
+}
+
+/// A stream of 1 MB in 1,000 reads, whose reader is on a CPU for `busy_ms`; its sender waits for it.
+fn read_by(busy_ms: u64, bytes: u64) -> Capture {
+    let from = FlowBuilder::new(1, Role::Server)
+        .cell(FlowState::RxWaiting, Release::AppRecv, 900 * MS, 1_000_000)
+        .drains(1_000, bytes / 1_000);
+    let idle = (1_000 - busy_ms).max(1);
+    capture(vec![from], vec![ThreadBuilder::new(101).samples(50, 50).blocked(0, idle * MS, "pselect6", FdKind::None)])
+}
+
+#[test]
+fn a_reader_without_time_left_that_spends_much_on_each_byte_is_no_health() {
+    let report = judge(&read_by(990, 80_000_000));
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    assert!(report.verdict.summary.contains("thread 101"), "{}", report.verdict.summary);
+    // It has time left, or reads as much as a CPU can.
+    assert_eq!(verdict_of(&read_by(500, 80_000_000)), "healthy");
+    assert_eq!(verdict_of(&read_by(990, 3_000_000_000)), "healthy");
+}
+
+/// Requests that cost 0.1 ms of CPU time and wait for a CPU for 6 ms, while threads of their own process compute for `background_ms`.
+fn crowded(background_ms: u64) -> Capture {
+    let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("app");
+    let mut capture = with(ServiceBuilder::new(7000).requests(50, 6.0).part(way, 0.98).cpu(0.02));
+    for tid in 102..106 {
+        let rest = (1_000 - background_ms / 4).max(1) * MS;
+        let thread = ThreadBuilder::new(tid).samples(90, 0).runnable(WINDOW_NS, 0, rest).fill();
+        capture.threads.push(thread.record);
+    }
+    capture
+}
+
+#[test]
+fn threads_of_its_own_process_keep_a_service_from_a_cpu() {
+    let report = judge(&crowded(1_900));
+    assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
+    assert!(report.verdict.summary.contains("4 threads of its own process"), "{}", report.verdict.summary);
+    assert_eq!(verdict_of(&crowded(100)), "healthy", "they do next to nothing");
+}
+
+#[test]
+fn threads_that_take_turns_on_all_cpus_are_full_together() {
+    // Four threads on two CPUs: each is on one for half of the time, and ready for the rest.
+    let spinning = |runnable_ms: u64| {
+        let flow = FlowBuilder::new(1, Role::Server)
+            .cell(FlowState::RxWaiting, Release::AppRecv, 900 * MS, 100)
+            .talks(100, 100);
+        let thread = |tid| ThreadBuilder::new(tid).samples(95, 5).runnable(WINDOW_NS, 0, runnable_ms * MS);
+        capture(vec![flow], (101..105).map(thread).collect())
+    };
+    assert_eq!(verdict_of(&spinning(520)), "user-cpu-bound");
+}
