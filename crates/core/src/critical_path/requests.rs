@@ -191,7 +191,7 @@ mod tests {
     use crate::testkit::timeline::{client_socket, served_socket};
 
     fn call(op: Op, since_ns: u64, at_ns: u64) -> SocketCall {
-        SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes: 10, peer: 0 }
+        SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes: 10, peer: 0, frame: None }
     }
 
     #[test]
