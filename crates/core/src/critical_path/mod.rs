@@ -6,6 +6,9 @@
 //! the whole together. [`reduced`] is the part of a timeline that the same services can be found in.
 mod index;
 mod latency;
+mod messages;
+mod overlap;
+mod pairing;
 mod path;
 mod reduce;
 mod requests;
