@@ -55,16 +55,19 @@ const LENGTH_BYTES: u32 = 4;
 const MYSQL_QUIT: u8 = 1;
 const MYSQL_UNANSWERED: [u8; 2] = [0x18, 0x19];
 
-/// What the calls on a connection are. `asks` is the operation by which requests move: to receive for the one who serves.
-pub fn messages(calls: &[SocketCall], asks: Op) -> Messages {
+/// What the calls on a connection are. `asks` is the operation by which requests move: to receive for the one who serves. Of a message
+/// that a slice cut, the rest is not known.
+pub fn messages(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
     let mut all = Messages { protocol: None, parts: Vec::new(), surplus: Vec::new() };
     let mut begin = 0;
     for end in changes(calls, asks).into_iter().chain([calls.len()]) {
-        let one = of_one_protocol(&calls[begin..end], asks);
+        let one = of_one_protocol(&calls[begin..end], asks, slices);
         all.parts.extend(one.parts);
         all.surplus.extend(one.surplus);
-        // What was asked for encryption or an upgrade is the smaller part.
-        all.protocol = one.protocol.or(if begin == 0 { None } else { all.protocol });
+        // What came before encryption or an upgrade is the smaller part.
+        if end > begin {
+            all.protocol = one.protocol;
+        }
         begin = end;
     }
     all
@@ -89,11 +92,15 @@ fn changes(calls: &[SocketCall], asks: Op) -> Vec<usize> {
     changes
 }
 
-fn of_one_protocol(calls: &[SocketCall], asks: Op) -> Messages {
+fn of_one_protocol(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
+    let slice = |call: &SocketCall| slices.partition_point(|slice| slice.1 < call.at_ns);
     let found = protocol(calls, asks);
     let mut reader = Reader { asks, rest: [None; 2], handshake: Handshake::default() };
     let mut messages = Messages { protocol: found, parts: Vec::new(), surplus: Vec::new() };
     for n in 0..calls.len() {
+        if n > 0 && slice(&calls[n - 1]) != slice(&calls[n]) {
+            reader.rest = [None; 2];
+        }
         let (part, surplus) = match found {
             Some(protocol) => reader.part(protocol, calls, n),
             None => (Part::Data, true),
@@ -316,7 +323,7 @@ mod tests {
     }
 
     fn parts(of: &[(Op, u32, Option<Frame>)]) -> Vec<Part> {
-        messages(&calls(of), R).parts
+        messages(&calls(of), R, &[]).parts
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
             (R, 495, None),
         ]);
         let expected = [Control, Control, Control, Data, Control, Control, Control, Control, Data, Rest];
-        assert_eq!(messages(&client, S).parts, expected);
+        assert_eq!(messages(&client, S, &[]).parts, expected);
     }
 
     #[test]
@@ -410,14 +417,14 @@ mod tests {
     #[test]
     fn both_directions_have_to_fit() {
         let garbage = [(R, 100, tls(23, 100)), (S, 300, None), (R, 100, tls(23, 100)), (S, 300, None)];
-        let found = messages(&calls(&garbage), R);
+        let found = messages(&calls(&garbage), R, &[]);
         assert_eq!((found.protocol, found.parts), (None, vec![Data; 4]));
         // Replies that look like requests, and as many messages of another protocol.
         let http = |kind| frame(Protocol::Http1, kind, 0, 0);
-        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(1))]), R).protocol, None);
-        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(2))]), R).protocol, Some(Protocol::Http1));
+        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(1))]), R, &[]).protocol, None);
+        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(2))]), R, &[]).protocol, Some(Protocol::Http1));
         let mixed = [(R, 90, http(1)), (S, 90, http(2)), (R, 90, tls(23, 90)), (S, 90, http(2))];
-        assert_eq!(messages(&calls(&mixed), R).protocol, None);
+        assert_eq!(messages(&calls(&mixed), R, &[]).protocol, None);
     }
 
     #[test]
@@ -482,8 +489,11 @@ mod tests {
             (R, 8_384, None),
             (S, 80, h2(1, 40, 1)),
         ];
-        let found = messages(&calls(&upload), R);
+        let found = messages(&calls(&upload), R, &[]);
         assert_eq!(found.parts, [Control, headers(1), Rest, Rest, Rest, headers(1)]);
         assert_eq!(found.surplus, [true, false, false, false, false, true]);
+        // The rest of what a slice cut is not waited for in the next one.
+        let parts = messages(&calls(&upload), R, &[(0, 2_500), (2_600, 10_000)]).parts;
+        assert_eq!(parts[3], headers(77));
     }
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parshall_evidence::timeline::{Op, Protocol, SocketCall};
 
+use super::connection::{Request, Seen, under_way};
 use super::messages::Part;
 use super::overlap::Move;
-use super::requests::{Request, Seen, under_way};
 
 /// The requests of a protocol whose messages have the number of their exchange.
 ///

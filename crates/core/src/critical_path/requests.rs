@@ -11,182 +11,16 @@ use std::collections::HashMap;
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
 
+pub use super::connection::Request;
+use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Part};
-use super::overlap;
-use super::pairing;
-
-/// One request of a served socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// The socket on which it arrived.
-    pub socket: FlowId,
-    /// When its first byte arrived.
-    pub arrived_ns: u64,
-    /// When the connection was accepted and by which thread, if it waited for that.
-    pub accepted: Option<(u64, u32)>,
-    /// When a thread had read the first of it.
-    pub read_ns: u64,
-    /// That thread.
-    pub read_tid: u32,
-    /// When the reply began, or when the slice ended before it.
-    pub end_ns: u64,
-    /// The thread that replied; None when no reply was seen.
-    pub reply_tid: Option<u32>,
-    /// How long it took, and for what, is not known: it may have begun before the slice, or it is not known which reply is its own.
-    pub cut: bool,
-    /// Several requests are under way on its connection, and it is not known which reply is whose.
-    pub overlaps: bool,
-}
-
-/// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
-/// long as requests take (`observe::slice`).
-const CUT_WITHIN: u64 = 3;
-
-/// One of several slices.
-#[derive(Debug, Clone, Copy)]
-pub struct Slice {
-    /// When it began.
-    pub begin: u64,
-    /// When it ended, or when the connection closed.
-    pub end: u64,
-    /// Data that arrives up to here may continue what began before the slice. The window's only slice sees nearly all from their begin.
-    pub cut_until: u64,
-}
-
-/// Whose requests are looked for on a connection: those that arrive, or those that it sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
-    /// From the arrival of the request to the begin of the reply.
-    Served,
-    /// From the first byte sent to the first byte of the reply.
-    Sent,
-}
-
-impl View {
-    /// The operation by which requests move.
-    fn asks(self) -> Op {
-        match self {
-            View::Served => Op::Receive,
-            View::Sent => Op::Send,
-        }
-    }
-
-    /// The request that a call begins.
-    pub fn begun(self, id: FlowId, call: &SocketCall, begin: u64) -> Request {
-        let request = begun(id, call, begin);
-        match self {
-            View::Served => request,
-            View::Sent => {
-                let at = call.since_ns.max(begin);
-                Request { arrived_ns: at, read_ns: at, ..request }
-            }
-        }
-    }
-
-    /// The request with the reply that a call begins.
-    pub fn ended(self, request: Request, call: &SocketCall) -> Request {
-        match self {
-            View::Served => replied(request, call),
-            View::Sent => {
-                Request { end_ns: call.since_ns.max(request.arrived_ns), reply_tid: Some(call.tid), ..request }
-            }
-        }
-    }
-}
-
-/// The calls on a connection in a slice, and what is known of them.
-#[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
-    /// The socket.
-    pub id: FlowId,
-    /// Whose requests are looked for.
-    pub view: View,
-    /// The slice.
-    pub slice: Slice,
-    /// The calls in it.
-    pub calls: &'a [SocketCall],
-    /// What each of them is.
-    pub parts: &'a [Part],
-    /// Whether a further message may follow within each of them.
-    pub surplus: &'a [bool],
-    /// The protocol, where it is known.
-    pub protocol: Option<Protocol>,
-}
-
-impl Seen<'_> {
-    /// Whether a call moved a request, or a part of one.
-    pub fn asks(&self, call: &SocketCall) -> bool {
-        call.op == self.view.asks()
-    }
-
-    /// The requests that the parts of the protocol or the times of the calls show; those of a serial protocol, if they show nothing.
-    fn requests(&self) -> Vec<Request> {
-        match self.protocol {
-            Some(Protocol::Http2 | Protocol::Kafka) => return pairing::numbered(self),
-            Some(Protocol::Http1) => return self.serial(),
-            Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis) => {
-                if let Some(requests) = pairing::in_order(self) {
-                    return requests;
-                }
-            }
-            _ => {}
-        }
-        let apart = overlap::apart(&self.moves(), self.parts);
-        if let Some(pushes) = overlap::pushes(&apart) {
-            let replied = |r: &Request| r.reply_tid.is_some() && pushes.is_reply(&apart, r.arrived_ns, r.end_ns);
-            return self.serial().into_iter().filter(replied).collect();
-        }
-        if overlap::overlaps(&apart) {
-            return pairing::overlapping(self, &apart);
-        }
-        let mut requests = self.serial();
-        if let Some(open) = requests.pop_if(|last| last.reply_tid.is_none()) {
-            let acknowledges =
-                apart.iter().rev().find(|one| one.asks).is_some_and(|one| overlap::is_acknowledgement(&apart, one));
-            requests.extend((!acknowledges).then_some(open));
-        }
-        requests
-    }
-
-    fn moves(&self) -> Vec<overlap::Move> {
-        let of = |(n, call): (usize, &SocketCall)| overlap::Move {
-            asks: self.asks(call),
-            since_ns: call.since_ns.max(self.slice.begin),
-            at_ns: call.at_ns,
-            bytes: call.bytes,
-            call: n,
-        };
-        self.calls.iter().enumerate().filter(|(_, call)| call.op != Op::Accept).map(of).collect()
-    }
-
-    /// The requests of a protocol that has one at a time.
-    fn serial(&self) -> Vec<Request> {
-        match self.view {
-            View::Served => stream(self),
-            View::Sent => asked(self),
-        }
-    }
-}
-
-impl Slice {
-    /// The `n`-th call on a socket in this slice, which moved what came at `at`, may continue what began before.
-    pub fn cuts(self, n: usize, at: u64) -> bool {
-        n == 0 && at < self.cut_until
-    }
-}
+use super::{overlap, pairing};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
         let cut_until = if slices.len() > 1 { begin + end.saturating_sub(begin) / CUT_WITHIN } else { begin };
         Slice { begin, end, cut_until }
     })
-}
-
-impl Request {
-    /// From its arrival to its reply.
-    pub fn ns(&self) -> u64 {
-        self.end_ns.saturating_sub(self.arrived_ns)
-    }
 }
 
 /// The requests that arrived at a served socket, in order of their arrival. `slices` are in order and disjoint.
@@ -211,7 +45,7 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
     if !calls.iter().any(|call| call.op == view.asks()) {
         return Vec::new();
     }
-    let messages = messages::messages(calls, view.asks());
+    let messages = messages::messages(calls, view.asks(), slices);
     let mut requests = Vec::new();
     for slice in each_slice(slices) {
         let within = in_slice(calls, slice);
@@ -225,7 +59,7 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
             surplus: &messages.surplus[within],
             protocol: messages.protocol,
         };
-        requests.extend(seen.requests());
+        requests.extend(self::requests(&seen));
     }
     requests
 }
@@ -234,6 +68,43 @@ fn in_slice(calls: &[SocketCall], slice: Slice) -> std::ops::Range<usize> {
     let from = calls.partition_point(|c| c.at_ns < slice.begin);
     let to = calls.partition_point(|c| c.at_ns <= slice.end);
     from..to.max(from)
+}
+
+/// The requests that the parts of the protocol or the times of the calls show; those of a serial protocol, if they show nothing.
+fn requests(seen: &Seen<'_>) -> Vec<Request> {
+    match seen.protocol {
+        Some(Protocol::Http2 | Protocol::Kafka) => return pairing::numbered(seen),
+        Some(Protocol::Http1) => return serial(seen),
+        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis) => {
+            if let Some(requests) = pairing::in_order(seen) {
+                return requests;
+            }
+        }
+        _ => {}
+    }
+    let apart = overlap::apart(&seen.moves(), seen.parts);
+    if let Some(pushes) = overlap::pushes(&apart) {
+        let replied = |r: &Request| r.reply_tid.is_some() && pushes.is_reply(&apart, r.arrived_ns, r.end_ns);
+        return serial(seen).into_iter().filter(replied).collect();
+    }
+    if overlap::overlaps(&apart) {
+        return pairing::overlapping(seen, &apart);
+    }
+    let mut requests = serial(seen);
+    if let Some(open) = requests.pop_if(|last| last.reply_tid.is_none()) {
+        let acknowledges =
+            apart.iter().rev().find(|one| one.asks).is_some_and(|one| overlap::is_acknowledgement(&apart, one));
+        requests.extend((!acknowledges).then_some(open));
+    }
+    requests
+}
+
+/// The requests of a protocol that has one at a time.
+fn serial(seen: &Seen<'_>) -> Vec<Request> {
+    match seen.view {
+        View::Served => stream(seen),
+        View::Sent => asked(seen),
+    }
 }
 
 fn stream(seen: &Seen<'_>) -> Vec<Request> {
@@ -287,11 +158,6 @@ fn asked(seen: &Seen<'_>) -> Vec<Request> {
     requests
 }
 
-/// A request that was under way when the slice began, by the call that ended it.
-pub fn under_way(id: FlowId, call: &SocketCall, begin: u64) -> Request {
-    Request { arrived_ns: begin, read_ns: begin, end_ns: begin, cut: true, ..begun(id, call, begin) }
-}
-
 /// Each datagram received is a request. The peer's address pairs it with its reply; where it is unknown, replies come in order. If all
 /// are of DNS, the number of the question does.
 fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
@@ -316,24 +182,6 @@ fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<
         }
     }
     requests[first..].sort_by_key(|r| r.arrived_ns);
-}
-
-fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
-    Request {
-        socket: id,
-        arrived_ns: call.since_ns.clamp(begin, call.at_ns.max(begin)),
-        accepted: None,
-        read_ns: call.at_ns,
-        read_tid: call.tid,
-        end_ns: call.at_ns,
-        reply_tid: None,
-        cut: false,
-        overlaps: false,
-    }
-}
-
-fn replied(request: Request, call: &SocketCall) -> Request {
-    Request { end_ns: call.since_ns.max(request.read_ns), reply_tid: Some(call.tid), ..request }
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ pub enum Protocol {
     /// PostgreSQL: `kind` is the type of the message, 0 for one that begins a session, with `flags` 1 where that only asks for encryption
     /// or to cancel.
     Postgres,
-    /// MySQL: `kind` is the first byte after the head, `stream` the number of the packet.
+    /// MySQL: `kind` is the number of a command that has no reply, 0 for all else, `stream` the number of the packet.
     Mysql,
     /// RESP, the protocol of Redis: `kind` is the first byte.
     Redis,

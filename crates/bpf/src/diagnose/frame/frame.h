@@ -212,7 +212,8 @@ static __always_inline bool frame_mysql(struct frame_bytes *in, struct frame *ou
 	if (in->n < 5 || !length || !(in->total == length + 4 || (in->total > length + 4 && in->b[3] == 1)))
 		return false;
 	out->protocol = FRAME_MYSQL;
-	out->type = in->b[4];
+	/* Of the commands only those that have no reply are told apart: COM_QUIT, COM_STMT_SEND_LONG_DATA, COM_STMT_CLOSE. */
+	out->type = in->b[4] == 1 || in->b[4] == 0x18 || in->b[4] == 0x19 ? in->b[4] : 0;
 	out->length = length + 4;
 	out->stream = in->b[3];
 	return true;

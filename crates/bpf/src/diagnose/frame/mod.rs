@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(frame(b"\0\0\0\x29\0\x03\0\0user\0", 41, true), Some((Protocol::Postgres, 0, 41, 0)));
         assert_eq!(frame(b"T\0\0\0\x21\0\x01", 200, false), Some((Protocol::Postgres, b'T', 34, 0)));
         assert_eq!(of(b"Query the thing"), None);
-        assert_eq!(of(b"\x09\0\0\0\x03select 1"), Some((Protocol::Mysql, 3, 13, 0)));
+        assert_eq!(of(b"\x09\0\0\0\x03select 1"), Some((Protocol::Mysql, 0, 13, 0)));
+        assert_eq!(of(b"\x01\0\0\0\x01"), Some((Protocol::Mysql, 1, 5, 0)), "the end");
         assert_eq!(frame(b"\x01\0\0\x01\x01\x17\0\0\x02", 90, false), Some((Protocol::Mysql, 1, 5, 1)));
         assert_eq!(of(b"*1\r\n$4\r\nPING\r\n"), Some((Protocol::Redis, b'*', 0, 0)));
         assert_eq!(of(b"+PONG\r\n"), Some((Protocol::Redis, b'+', 0, 0)));
