@@ -79,13 +79,12 @@ fn changes(calls: &[SocketCall], asks: Op) -> Vec<usize> {
     for (n, call) in calls.iter().enumerate() {
         let Some(frame) = call.frame else { continue };
         let upgraded = frame.protocol == Protocol::Http1 && frame.kind == 4 && call.op != asks;
-        let encrypts = frame.protocol == Protocol::Tls && (frame.kind, frame.flags) == (22, 1) && call.op == asks;
-        let before = || calls[changes.last().copied().unwrap_or(0)..n].iter();
+        let encrypts = frame.protocol == Protocol::Tls && frame.kind == 22 && call.op == asks;
+        let before = || calls[changes.last().copied().unwrap_or(0)..n].iter().filter(|call| call.op != Op::Accept);
+        let encrypted = |call: &SocketCall| call.frame.is_some_and(|frame| frame.protocol == Protocol::Tls);
         if upgraded {
             changes.push(n + 1);
-        } else if encrypts
-            && before().any(|c| c.op != Op::Accept && c.frame.is_none_or(|f| f.protocol != Protocol::Tls))
-        {
+        } else if encrypts && before().next().is_some() && !before().any(encrypted) {
             changes.push(n);
         }
     }
@@ -233,9 +232,9 @@ impl Reader {
         let asks = call.op == self.asks;
         match frame.kind {
             22 => {
-                self.handshake.begun |= asks && frame.flags == 1;
-                // Before version 1.3 the client's last message is seen as one of a handshake.
-                self.handshake.finished |= asks && frame.flags != 1;
+                // The first is the hello, which may come twice. Before version 1.3 the client's last message is seen as one, too.
+                self.handshake.finished |= asks && self.handshake.begun && frame.flags != 1;
+                self.handshake.begun |= asks;
                 Part::Control
             }
             20 if asks && self.handshake.begun && !self.handshake.finished && call.bytes > CHANGE_CIPHER => {
@@ -330,7 +329,8 @@ mod tests {
     fn the_handshake_of_tls_1_3_asks_for_nothing() {
         // As OpenSSL reads: the head of each record, then its body. Two tickets, a request with its reply, the end.
         let server = [
-            (R, 5, hello()),
+            // The type of the handshake's message is not in the head of a record.
+            (R, 5, tls(22, 517)),
             (R, 512, None),
             (S, 2_300, tls(22, 127)),
             (R, 5, tls(20, 6)),

@@ -1,6 +1,6 @@
 //! Pairs replies with requests on a connection that has several under way: by the numbers of the exchanges, in order, or, where neither
 //! is known, each with the oldest.
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parshall_evidence::timeline::{Op, Protocol, SocketCall};
 
@@ -8,12 +8,22 @@ use super::connection::{Request, Seen, under_way};
 use super::messages::Part;
 use super::overlap::Move;
 
+/// [`Protocol::Http2`]: the kind of what a client begins a connection with.
+const PREFACE: u8 = 255;
+
 /// The requests of a protocol whose messages have the number of their exchange.
 ///
 /// Only the first message of a call is seen. Of HTTP/2, whose calls often move several, a request that was hidden in a call shows by its
 /// reply, as the numbers of streams rise; of a request whose reply is hidden only the bounds are known.
 pub fn numbered(seen: &Seen<'_>) -> Vec<Request> {
-    let mut pairs = Numbered { seen, open: BTreeMap::new(), newest: None, asked: Vec::new(), replied: Vec::new() };
+    let mut pairs = Numbered {
+        seen,
+        open: BTreeMap::new(),
+        answered: BTreeSet::new(),
+        newest: None,
+        asked: Vec::new(),
+        replied: Vec::new(),
+    };
     let mut requests = Vec::new();
     for (n, call) in seen.calls.iter().enumerate().filter(|(_, call)| call.op != Op::Accept) {
         let asks = seen.asks(call);
@@ -23,6 +33,11 @@ pub fn numbered(seen: &Seen<'_>) -> Vec<Request> {
             _ => {}
         }
         if seen.surplus[n] {
+            let begins = call.frame.is_some_and(|frame| frame.protocol == Protocol::Http2 && frame.kind == PREFACE);
+            if asks && begins {
+                // Nothing is older.
+                pairs.newest = pairs.newest.or(Some(0));
+            }
             if asks { pairs.asked.push((pairs.newest, n)) } else { pairs.replied.push(n) }
         }
     }
@@ -36,7 +51,9 @@ struct Numbered<'a> {
     seen: &'a Seen<'a>,
     /// By number, those without a reply, with the time of the call that began them.
     open: BTreeMap<u32, (Request, u64)>,
-    /// The highest number of a request.
+    /// Numbers that had a reply.
+    answered: BTreeSet<u32>,
+    /// The highest number of a request; None before the first is known.
     newest: Option<u32>,
     /// Calls that may have moved further requests, with the newest one then.
     asked: Vec<(Option<u32>, usize)>,
@@ -65,6 +82,7 @@ impl Numbered<'_> {
     /// The request that this call begins to answer.
     fn reply(&mut self, stream: u32, begins: bool, call: &SocketCall) -> Option<Request> {
         let Seen { view, slice, id, .. } = *self.seen;
+        let again = self.streams_rise() && !self.answered.insert(stream);
         if let Some((request, at_ns)) = self.open.remove(&stream) {
             if !self.streams_rise() {
                 // One that is answered in order and was passed over has no reply.
@@ -74,13 +92,19 @@ impl Numbered<'_> {
             let hidden = !begins && self.first_reply_after(at_ns, call.at_ns).is_some();
             return Some(Request { cut: request.cut || hidden, ..view.ended(request, call) });
         }
-        if !begins {
+        if again {
             return None;
         }
-        if let Some(hidden) = self.hidden(stream) {
-            return Some(view.ended(view.begun(id, &self.seen.calls[hidden], slice.begin), call));
+        if let Some(asked) = self.hidden(stream).map(|n| &self.seen.calls[n]) {
+            let request = view.begun(id, asked, slice.begin);
+            return match self.first_reply_after(asked.at_ns, call.at_ns) {
+                // Its begin was hidden, too.
+                Some(first) if !begins => Some(Request { cut: true, ..view.ended(request, first) }),
+                _ => begins.then(|| view.ended(request, call)),
+            };
         }
-        let before_slice = self.newest.is_none_or(|newest| stream < newest) && call.since_ns < slice.cut_until;
+        let before_slice =
+            begins && self.newest.is_none_or(|newest| stream < newest) && call.since_ns < slice.cut_until;
         before_slice.then(|| view.ended(under_way(id, call, slice.begin), call))
     }
 
@@ -89,8 +113,9 @@ impl Numbered<'_> {
         if !self.streams_rise() || stream.is_multiple_of(2) {
             return None;
         }
+        // Before the first known number, what has a reply may be older than the slice.
         let behind = self.asked.partition_point(|(newest, _)| newest.is_none_or(|newest| newest < stream));
-        self.asked[..behind].last().map(|(_, call)| *call)
+        self.asked[..behind].last().filter(|(newest, _)| newest.is_some()).map(|(_, call)| *call)
     }
 
     /// The first call after `from` and before `to` in which a reply may have been hidden.
@@ -223,6 +248,30 @@ mod tests {
             (12, 50, true, false),
         ];
         assert_eq!(of_service(&calls), expected);
+    }
+
+    #[test]
+    fn a_request_that_was_hidden_with_the_begin_of_its_reply_is_counted_once() {
+        let calls = [
+            h2(R, 0, 40, 1, 1),
+            h2(S, 5, 40, 1, 1),
+            // With a ping.
+            h2(R, 10, 80, 6, 0),
+            h2(S, 20, 80, 6, 0),
+            h2(S, 21, 40, 0, 3),
+            h2(S, 50, 40, 0, 3),
+            h2(R, 60, 40, 1, 5),
+            h2(S, 70, 40, 1, 5),
+        ];
+        assert_eq!(of_service(&calls), [(0, 5, true, false), (10, 20, true, true), (60, 70, true, false)]);
+    }
+
+    #[test]
+    fn what_a_stream_brings_that_is_older_than_the_slice_is_no_reply() {
+        // Data of stream 1 come all the time; something was hidden in the first call.
+        let calls =
+            [h2(R, 10, 80, 8, 0), h2(S, 20, 40, 0, 1), h2(R, 30, 40, 1, 9), h2(S, 40, 40, 0, 1), h2(S, 50, 40, 1, 9)];
+        assert_eq!(of_service(&calls), [(30, 50, true, false)]);
     }
 
     #[test]
