@@ -55,6 +55,8 @@ fn main() {
         generate(&root.join(source), &out.join(name), &args);
     }
     build_older(&root, &out, &args);
+    // What the probes decode with, as a function of user space too.
+    cc::Build::new().file(root.join("src/diagnose/frame/native.c")).warnings_into_errors(true).compile("frame");
     let names = |objects: &[&str]| {
         let mut names: Vec<String> =
             objects.iter().flat_map(|name| type_names(&out.join(format!("{name}.bpf.o")))).collect();

@@ -715,6 +715,7 @@ struct task_struct___state {
 struct pt_regs {
 	long orig_ax;
 	unsigned long di;
+	unsigned long si;
 	unsigned long ax;
 	unsigned long ip;
 	unsigned long sp;

@@ -11,7 +11,7 @@ use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWi
 use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::observe::follow::ends;
 use parshall_core::observe::under_way::UnderWay;
-use parshall_evidence::timeline::{EVENTS_MAX, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::timeline::{EVENTS_MAX, Frame, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
@@ -155,14 +155,15 @@ impl Events {
 
     /// A call moved data on a TCP socket, or accepted one.
     pub fn take_call(&mut self, wire: &CallWire) {
+        let asks = (wire.op == OP_RECEIVE) == self.served.contains(&wire.cookie);
         if wire.op == OP_ACCEPT {
             self.served.insert(wire.cookie);
-        } else if (wire.op == OP_RECEIVE) == self.served.contains(&wire.cookie) {
+        } else if asks {
             self.requests.asked(wire.cookie, wire.since);
         } else {
             self.requests.replied(wire.cookie, wire.since);
         }
-        self.push_call(wire, 0);
+        self.push_call(wire, 0, wire.frame(asks));
     }
 
     /// A datagram was received or sent.
@@ -171,7 +172,7 @@ impl Events {
         let call = &wire.call;
         let next = self.peers.len() as u64 + 1;
         let peer = if remote.port() == 0 { 0 } else { *self.peers.entry(remote).or_insert(next) };
-        if self.push_call(call, peer) {
+        if self.push_call(call, peer, call.frame(true)) {
             self.datagram_sockets.entry(call.cookie).or_insert_with(|| DatagramSocket {
                 end: End {
                     local,
@@ -206,7 +207,7 @@ impl Events {
         }
     }
 
-    fn push_call(&mut self, wire: &CallWire, peer: u64) -> bool {
+    fn push_call(&mut self, wire: &CallWire, peer: u64, frame: Option<Frame>) -> bool {
         self.arrived += 1;
         if self.full_at.is_some() || wire.cookie == 0 {
             return false;
@@ -225,6 +226,7 @@ impl Events {
             at_ns: wire.head.at,
             bytes: wire.bytes,
             peer,
+            frame,
         });
         true
     }

@@ -48,6 +48,10 @@ pub struct Service {
     /// Of them, those whose requests were read by more than one thread.
     #[serde(default)]
     pub moved: u64,
+    /// Of them, those on which several requests were under way while nothing showed which reply was whose: single times are not known.
+    /// There are no percentiles where most requests are of such connections.
+    #[serde(default)]
+    pub overlapping: u64,
     /// Time that the counts cover: the sum of the slices.
     pub observed_ns: u64,
     /// Median time from the arrival of a request to the beginning of its reply, requests included of which the end of a slice cut the

@@ -220,6 +220,9 @@ pub struct ServiceReport {
     /// Requests whose connection closed before they had a reply.
     #[serde(default)]
     pub abandoned: u64,
+    /// Connections on which several requests were under way while nothing showed which reply was whose.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overlapping: u64,
     /// Where the time of the requests and of their replies went.
     pub time: RequestTime,
     /// The slowest requests; None where too few were seen to tell these from others.

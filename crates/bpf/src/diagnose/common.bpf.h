@@ -180,6 +180,13 @@ static __always_inline void no_descriptor(struct descriptor *d)
 	d->kind = FD_NONE;
 }
 
+/* The number of futex(2), whose first argument is an address. */
+#if defined(__TARGET_ARCH_x86)
+#define NR_FUTEX 202
+#else
+#define NR_FUTEX 98
+#endif
+
 /* The first argument of a system call with these registers. */
 static __always_inline u64 first_argument(struct pt_regs *regs)
 {
@@ -199,7 +206,7 @@ static __always_inline void call_descriptor(struct task_struct *task, struct pt_
 	no_descriptor(d);
 	if (!regs)
 		return;
-	if (with_target && call_is(nr, CALL_FUTEX))
+	if (with_target && nr == NR_FUTEX)
 		d->target = first_argument(regs);
 	if (!call_is(nr, CALL_FD))
 		return;

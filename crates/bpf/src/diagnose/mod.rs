@@ -8,6 +8,7 @@ pub mod classic;
 pub mod counter;
 pub mod features;
 pub mod flow;
+pub mod frame;
 pub mod lifecycle;
 mod loaded;
 pub mod net;

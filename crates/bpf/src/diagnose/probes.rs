@@ -112,6 +112,8 @@ pub struct Config {
     pub recent_jiffies: u32,
     /// Child processes do not belong to the subject.
     pub without_children: bool,
+    /// The first bytes of calls are not looked at: no call has a frame.
+    pub without_frames: bool,
     /// The kernel is taken as one before 5.12: for tests.
     pub as_older: bool,
     /// Types of the kernel that the programs are not told of, as if it were another version: for tests.
@@ -483,6 +485,7 @@ fn configure(rodata: &mut skel::types::rodata, config: &Config) {
     rodata.eager_flows = config.eager_flows;
     rodata.recent_jiffies = config.recent_jiffies;
     rodata.follow_children = (!config.without_children).into();
+    rodata.peek = (!config.without_frames).into();
     rodata.call_flags = call_flags();
     #[cfg(target_arch = "x86_64")]
     (rodata.preempt_count_from_rq = preempt_count_from_rq());
@@ -606,8 +609,8 @@ mod tests {
         assert_eq!(size_of::<NetValue>(), size_of::<wire::net_value>());
         // The skeleton has no types of records: records.h asserts the same sizes.
         assert_eq!(size_of::<OffCpuWire>(), 64);
-        assert_eq!(size_of::<CallWire>(), 48);
-        assert_eq!(size_of::<UdpCallWire>(), 96);
+        assert_eq!(size_of::<CallWire>(), 56);
+        assert_eq!(size_of::<UdpCallWire>(), 104);
         assert_eq!(size_of::<OffKey>(), size_of::<wire::off_key>());
         assert_eq!(size_of::<SysKey>(), size_of::<wire::sys_key>());
         assert_eq!(size_of::<SysValue>(), size_of::<wire::sys_value>());

@@ -139,6 +139,8 @@ struct flow {
 	u64 last_arrival; /* when the last segment with data arrived */
 	u64 recv_since;   /* `arrived` of the data of a receive whose sock_recv_length event is still to come */
 	u64 send_begin;   /* when the send that has not returned began */
+	u32 head;         /* four bytes that the last receive took: the length of a message */
+	u32 has_head;
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];
@@ -398,8 +400,14 @@ struct call_rec {
 	u64 since;        /* of a receive when the data arrived, of a send when it began; 0 for an accept */
 	u32 tgid;
 	u32 bytes;
-	u32 op;           /* enum call_op */
-	u32 pad;
+	u8 op;            /* enum call_op */
+	/* struct frame, all 0 if nothing is known */
+	u8 protocol;
+	u8 type;
+	u8 flags;
+	u32 length;
+	u32 stream;
+	u32 second;
 };
 
 /* One datagram received or sent. */
@@ -426,7 +434,7 @@ struct stop_signal_rec {
 	char sender_comm[COMM_LEN];
 };
 
-_Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 48 && sizeof(struct udp_call_rec) == 96 &&
+_Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 56 && sizeof(struct udp_call_rec) == 104 &&
 		       sizeof(struct stop_signal_rec) == 48,
 	       "the decoders have the same sizes");
 

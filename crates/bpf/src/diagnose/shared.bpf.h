@@ -9,17 +9,12 @@
 #include <bpf/bpf_helpers.h>
 
 /*
- * CALL_FD: the first argument is a file descriptor. CALL_BYTES: a positive result is a number of bytes. CALL_FUTEX: the first argument is
- * the address of a futex.
+ * CALL_FD: the first argument is a file descriptor. CALL_BYTES: a positive result is a number of bytes. The second argument of calls
+ * that receive and send is the buffer (CALL_BUFFER), a list of buffers (CALL_VECTOR), or a message with such a list (both).
  */
 enum call_flag {
-	CALL_FD = 1,
-	CALL_BYTES = 2,
-	CALL_RECEIVES = 4,
-	CALL_SENDS = 8,
-	CALL_ACCEPTS = 16,
-	CALL_SPLICES = 32,
-	CALL_FUTEX = 64
+	CALL_FD = 1, CALL_BYTES = 2, CALL_RECEIVES = 4, CALL_SENDS = 8, CALL_ACCEPTS = 16, CALL_SPLICES = 32, CALL_BUFFER = 64,
+	CALL_VECTOR = 128
 };
 
 /* Set before load: call_flag bits by system call number. */

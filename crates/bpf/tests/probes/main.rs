@@ -3,6 +3,7 @@
 
 mod probed;
 
+mod frames;
 mod load;
 mod timeline;
 mod windows;

@@ -217,7 +217,7 @@ fn data_of(as_older: bool) {
         assert!(call.since <= call.head.at && seen.tids.contains(&call.head.tid), "{call:?}");
         assert_eq!(call.tgid, talker.pid());
     }
-    let of = |op: u32, bytes: u32| -> Vec<&CallWire> {
+    let of = |op: u8, bytes: u32| -> Vec<&CallWire> {
         seen.calls.iter().filter(|call| call.op == op && call.bytes == bytes).collect()
     };
     // On the loopback data arrives while it is sent.
@@ -231,7 +231,7 @@ fn data_of(as_older: bool) {
     nearly_all(&of(OP_ACCEPT, 0), "an accepted connection had been established", |call| {
         seen.established.get(&call.cookie).is_some_and(|begin| *begin <= call.head.at)
     });
-    let datagrams = |op: u32, connected: bool| -> Vec<&UdpCallWire> {
+    let datagrams = |op: u8, connected: bool| -> Vec<&UdpCallWire> {
         seen.datagrams.iter().filter(|d| d.call.op == op && (d.dport != 0) == connected).collect()
     };
     let asked: Vec<&CallWire> = datagrams(OP_SEND, true).iter().map(|datagram| &datagram.call).collect();

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::timeline::{Op, Timeline};
+use parshall_evidence::timeline::Timeline;
 use parshall_evidence::{FlowId, Limit};
 
 use super::requests::{self, Request};
@@ -19,11 +19,6 @@ const REACHED: f64 = 0.75;
 const BEYOND: f64 = 0.25;
 /// Fewer that were passed on tell no limit.
 const PASSED_MIN: usize = 8;
-/// From this share of a connection's requests on before which another one was under way, single ones cannot be told apart.
-const OVERLAPPING: f64 = 0.2;
-/// A send that comes this share of a request's time after the one before it is another request, not the rest of it.
-const APART: f64 = 0.1;
-
 /// From one time to another, something was under way.
 type Span = (u64, u64);
 
@@ -45,7 +40,7 @@ pub fn of_service(
     for id in asking {
         let (Some(socket), Some(calls)) = (timeline.sockets.get(&id), timeline.calls.get(&id)) else { continue };
         let sent = requests::sent(id, calls, &timeline.slices);
-        if overlaps(calls.iter().map(|call| (call.op, call.since_ns)), &sent) {
+        if sent.iter().any(|request| request.overlaps) {
             unclear.insert(socket.remote);
         }
         // Where another one can be opened at any time, their number is no limit.
@@ -89,23 +84,6 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
         beyond_ns,
         each_ns,
     })
-}
-
-/// Requests were sent on a connection while others were under way on it.
-fn overlaps(calls: impl Iterator<Item = (Op, u64)>, sent: &[Request]) -> bool {
-    let typical = sent.iter().map(Request::ns).sum::<u64>() / (sent.len() as u64).max(1);
-    let (mut last, mut again) = (None, 0usize);
-    for (op, at) in calls {
-        match (op, last) {
-            (Op::Send, Some(before)) => {
-                again += usize::from(at.saturating_sub(before) as f64 > APART * typical as f64);
-                last = Some(at);
-            }
-            (Op::Send, None) => last = Some(at),
-            _ => last = None,
-        }
-    }
-    again as f64 > OVERLAPPING * sent.len() as f64
 }
 
 /// How many are outstanding, and how many of them under way, from each change to the next one.
@@ -214,29 +192,5 @@ mod tests {
         assert!(limit.by_connections && (limit.waiting - 6.0).abs() < 0.3, "{limit:?}");
         assert_eq!(by_connections(&outstanding, &under_way, next, 8), None);
         assert_eq!(by_connections(&outstanding, &under_way, next, -1), None);
-    }
-
-    #[test]
-    fn requests_that_share_a_connection_cannot_be_counted() {
-        let sent: Vec<Request> = Vec::new();
-        let one_by_one = (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Receive, n * 100 + 50)]);
-        let request = Request {
-            socket: 1,
-            arrived_ns: 0,
-            accepted: None,
-            read_ns: 0,
-            read_tid: 1,
-            end_ns: 50,
-            reply_tid: Some(1),
-            cut: false,
-        };
-        let ten = vec![request; 10];
-        assert!(!overlaps(one_by_one, &ten));
-        let in_two_parts =
-            (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Send, n * 100 + 1), (Op::Receive, n * 100 + 50)]);
-        assert!(!overlaps(in_two_parts, &ten));
-        let shared = (0..10).flat_map(|n| [(Op::Send, n * 100), (Op::Send, n * 100 + 20), (Op::Receive, n * 100 + 50)]);
-        assert!(overlaps(shared, &ten));
-        assert!(!overlaps(std::iter::empty(), &sent));
     }
 }

@@ -3,13 +3,18 @@
 //!
 //! The evidence is a [`parshall_evidence::Timeline`]. `requests` cuts requests out of it, `walk` finds the critical path of one (for
 //! the method see wPerf, OSDI 2018, which does it for all threads of one process), `path` adds many up, and [`services`] puts
-//! the whole together. [`clients`] finds what clients wait for beside that. [`reduced`] is the part of a timeline that the same services can be found in.
+//! the whole together. [`clients`] finds what clients wait for beside that. [`reduced`] is the part of a timeline that the same services
+//! can be found in.
 #[cfg(test)]
 mod asked;
 pub mod clients;
+mod connection;
 mod index;
 mod latency;
 mod limit;
+mod messages;
+mod overlap;
+mod pairing;
 mod path;
 mod reduce;
 mod requests;

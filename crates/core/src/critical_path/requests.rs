@@ -1,52 +1,20 @@
-//! Requests, cut out of the calls on a socket: what was received is a request until something is sent.
+//! Requests, cut out of the calls on a socket: what was received is a request until something is sent, if nothing more is known.
+//!
+//! Where the calls show the messages of a protocol (`messages`), what is neither a request nor a reply is left out, and replies belong to
+//! their requests by number or in order (`pairing`). Where they show that several requests are under way and not which reply is whose
+//! (`overlap`), each is paired with the oldest: the sum of their times is that of the true ones, and no single time is known.
 //!
 //! A slice shows only a part of the time. A request that it cut at its end counts as outstanding until then, and one that had no
 //! reply when its connection closed until that. Of one that it cut at its begin only the rest is known ([`Request::cut`]).
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, Socket, SocketCall};
+use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
 
-/// One request of a served socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// The socket on which it arrived.
-    pub socket: FlowId,
-    /// When its first byte arrived.
-    pub arrived_ns: u64,
-    /// When the connection was accepted and by which thread, if it waited for that.
-    pub accepted: Option<(u64, u32)>,
-    /// When a thread had read the first of it.
-    pub read_ns: u64,
-    /// That thread.
-    pub read_tid: u32,
-    /// When the reply began, or when the slice ended before it.
-    pub end_ns: u64,
-    /// The thread that replied; None when no reply was seen.
-    pub reply_tid: Option<u32>,
-    /// It may have begun before the slice: how long it took, and for what, is not known.
-    pub cut: bool,
-}
-
-/// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
-/// long as requests take (`observe::slice`).
-const CUT_WITHIN: u64 = 3;
-
-/// One of several slices.
-#[derive(Debug, Clone, Copy)]
-struct Slice {
-    begin: u64,
-    end: u64,
-    /// Data that arrives up to here may continue what began before the slice. The window's only slice sees nearly all from their begin.
-    cut_until: u64,
-}
-
-impl Slice {
-    /// The `n`-th call on a socket in this slice, which moved what came at `at`, may continue what began before.
-    fn cuts(self, n: usize, at: u64) -> bool {
-        n == 0 && at < self.cut_until
-    }
-}
+pub use super::connection::Request;
+use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
+use super::messages::{self, Part};
+use super::{overlap, pairing};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -55,45 +23,102 @@ fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     })
 }
 
-impl Request {
-    /// From its arrival to its reply.
-    pub fn ns(&self) -> u64 {
-        self.end_ns.saturating_sub(self.arrived_ns)
-    }
-}
-
 /// The requests that arrived at a served socket, in order of their arrival. `slices` are in order and disjoint.
 pub fn served(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
+    if socket.udp {
+        let mut requests = Vec::new();
+        for slice in each_slice(slices) {
+            datagrams(id, &calls[in_slice(calls, slice)], slice, &mut requests);
+        }
+        return requests;
+    }
+    found(id, View::Served, calls, slices, socket.closed_ns)
+}
+
+/// The requests that a socket of a client sent: each goes from the first byte sent to the first byte of the reply. `read_tid`
+/// is the thread that sent it, and `reply_tid` the one that received the reply.
+pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
+    found(id, View::Sent, calls, slices, None)
+}
+
+fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], closed_ns: Option<u64>) -> Vec<Request> {
+    if !calls.iter().any(|call| call.op == view.asks()) {
+        return Vec::new();
+    }
+    let messages = messages::messages(calls, view.asks(), slices);
     let mut requests = Vec::new();
-    let asked = calls.iter().any(|call| call.op == Op::Receive);
     for slice in each_slice(slices) {
         let within = in_slice(calls, slice);
-        let until = socket.closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
-        if socket.udp {
-            datagrams(id, within, slice, &mut requests);
-        } else if asked {
-            stream(id, within, Slice { end: until, ..slice }, &mut requests);
-        }
+        let end = closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
+        let seen = Seen {
+            id,
+            view,
+            slice: Slice { end, ..slice },
+            calls: &calls[within.clone()],
+            parts: &messages.parts[within.clone()],
+            surplus: &messages.surplus[within],
+            protocol: messages.protocol,
+        };
+        requests.extend(self::requests(&seen));
     }
     requests
 }
 
-fn in_slice(calls: &[SocketCall], slice: Slice) -> &[SocketCall] {
+fn in_slice(calls: &[SocketCall], slice: Slice) -> std::ops::Range<usize> {
     let from = calls.partition_point(|c| c.at_ns < slice.begin);
     let to = calls.partition_point(|c| c.at_ns <= slice.end);
-    calls.get(from..to).unwrap_or(&[])
+    from..to.max(from)
 }
 
-fn stream(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
-    let Slice { begin, end, cut_until } = slice;
+/// The requests that the parts of the protocol or the times of the calls show; those of a serial protocol, if they show nothing.
+fn requests(seen: &Seen<'_>) -> Vec<Request> {
+    match seen.protocol {
+        Some(Protocol::Http2 | Protocol::Kafka) => return pairing::numbered(seen),
+        Some(Protocol::Http1) => return serial(seen),
+        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis) => {
+            if let Some(requests) = pairing::in_order(seen) {
+                return requests;
+            }
+        }
+        _ => {}
+    }
+    let apart = overlap::apart(&seen.moves(), seen.parts);
+    if let Some(pushes) = overlap::pushes(&apart) {
+        let replied = |r: &Request| r.reply_tid.is_some() && pushes.is_reply(&apart, r.arrived_ns, r.end_ns);
+        return serial(seen).into_iter().filter(replied).collect();
+    }
+    if overlap::overlaps(&apart) {
+        return pairing::overlapping(seen, &apart);
+    }
+    let mut requests = serial(seen);
+    if let Some(open) = requests.pop_if(|last| last.reply_tid.is_none()) {
+        let acknowledges =
+            apart.iter().rev().find(|one| one.asks).is_some_and(|one| overlap::is_acknowledgement(&apart, one));
+        requests.extend((!acknowledges).then_some(open));
+    }
+    requests
+}
+
+/// The requests of a protocol that has one at a time.
+fn serial(seen: &Seen<'_>) -> Vec<Request> {
+    match seen.view {
+        View::Served => stream(seen),
+        View::Sent => asked(seen),
+    }
+}
+
+fn stream(seen: &Seen<'_>) -> Vec<Request> {
+    let (id, Slice { begin, end, cut_until }) = (seen.id, seen.slice);
+    let mut requests = Vec::new();
     let mut open: Option<Request> = None;
     let mut accepted: Option<(u64, u64, u32)> = None;
-    for (n, call) in calls.iter().enumerate() {
+    for (n, call) in seen.calls.iter().enumerate() {
         match call.op {
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
+            _ if seen.parts[n] == Part::Control => {}
             Op::Receive if open.is_none() => {
                 let mut request = begun(id, call, begin);
-                request.cut = slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
+                request.cut = seen.slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
                 if let Some((established_ns, at_ns, tid)) = accepted.take() {
                     // What arrives with the end of the handshake waits for accept() too.
                     request.arrived_ns = request.arrived_ns.max(established_ns.max(begin));
@@ -103,32 +128,53 @@ fn stream(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Req
             }
             Op::Receive => {}
             Op::Send => {
-                let cut = slice.cuts(n, begin).then(|| under_way(id, call, begin));
+                let cut = seen.slice.cuts(n, begin).then(|| under_way(id, call, begin));
                 requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
         }
     }
     requests.extend(open.map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
+    requests
 }
 
-/// A request that was under way when the slice began, by the call that ended it.
-fn under_way(id: FlowId, call: &SocketCall, begin: u64) -> Request {
-    Request { arrived_ns: begin, read_ns: begin, end_ns: begin, cut: true, ..begun(id, call, begin) }
+fn asked(seen: &Seen<'_>) -> Vec<Request> {
+    let (id, Slice { begin, end, .. }) = (seen.id, seen.slice);
+    let mut requests = Vec::new();
+    let mut open: Option<Request> = None;
+    for (n, call) in seen.calls.iter().enumerate().filter(|(n, _)| seen.parts[*n] != Part::Control) {
+        match call.op {
+            Op::Send if open.is_none() => {
+                let request = View::Sent.begun(id, call, begin);
+                open = Some(Request { cut: seen.slice.cuts(n, request.arrived_ns), ..request });
+            }
+            Op::Receive => {
+                let cut = seen.slice.cuts(n, begin).then(|| under_way(id, call, begin));
+                requests.extend(open.take().or(cut).map(|request| View::Sent.ended(request, call)));
+            }
+            _ => {}
+        }
+    }
+    requests.extend(open.map(|request| Request { end_ns: end.max(request.arrived_ns), ..request }));
+    requests
 }
 
-/// Each datagram received is a request. The peer's address pairs it with its reply; where it is unknown, replies come in order.
+/// Each datagram received is a request. The peer's address pairs it with its reply; where it is unknown, replies come in order. If all
+/// are of DNS, the number of the question does.
 fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
     let Slice { begin, end, .. } = slice;
     let first = requests.len();
-    let mut open: HashMap<u64, std::collections::VecDeque<usize>> = HashMap::new();
+    let mut open: HashMap<(u64, u32), std::collections::VecDeque<usize>> = HashMap::new();
+    let dns = |call: &SocketCall| call.frame.filter(|frame| frame.protocol == Protocol::Dns);
+    let numbered = calls.iter().all(|call| dns(call).is_some_and(|frame| (frame.kind == 1) == (call.op == Op::Send)));
+    let key = |call: &SocketCall| (call.peer, dns(call).filter(|_| numbered).map_or(0, |frame| frame.stream));
     for call in calls {
         match call.op {
             Op::Receive => {
-                open.entry(call.peer).or_default().push_back(requests.len());
+                open.entry(key(call)).or_default().push_back(requests.len());
                 requests.push(Request { end_ns: end, ..begun(id, call, begin) });
             }
             Op::Send => {
-                if let Some(index) = open.get_mut(&call.peer).and_then(std::collections::VecDeque::pop_front) {
+                if let Some(index) = open.get_mut(&key(call)).and_then(std::collections::VecDeque::pop_front) {
                     requests[index] = replied(requests[index], call);
                 }
             }
@@ -138,60 +184,13 @@ fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<
     requests[first..].sort_by_key(|r| r.arrived_ns);
 }
 
-fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
-    Request {
-        socket: id,
-        arrived_ns: call.since_ns.clamp(begin, call.at_ns.max(begin)),
-        accepted: None,
-        read_ns: call.at_ns,
-        read_tid: call.tid,
-        end_ns: call.at_ns,
-        reply_tid: None,
-        cut: false,
-    }
-}
-
-fn replied(request: Request, call: &SocketCall) -> Request {
-    Request { end_ns: call.since_ns.max(request.read_ns), reply_tid: Some(call.tid), ..request }
-}
-
-/// The requests that a socket of a client sent: each goes from the first byte sent to the first byte of the reply. `read_tid`
-/// is the thread that sent it, and `reply_tid` the one that received the reply.
-pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
-    let mut requests = Vec::new();
-    let asks = calls.iter().any(|call| call.op == Op::Send);
-    for slice in each_slice(slices) {
-        let Slice { begin, end, .. } = slice;
-        let mut open: Option<Request> = None;
-        for (n, call) in in_slice(calls, slice).iter().enumerate() {
-            match call.op {
-                Op::Send if open.is_none() => {
-                    let at = call.since_ns.max(begin);
-                    let cut = slice.cuts(n, at);
-                    open = Some(Request { arrived_ns: at, read_ns: at, cut, ..begun(id, call, begin) });
-                }
-                Op::Receive => {
-                    let cut = (asks && slice.cuts(n, begin)).then(|| under_way(id, call, begin));
-                    requests.extend(open.take().or(cut).map(|request| {
-                        let end_ns = call.since_ns.max(request.arrived_ns);
-                        Request { end_ns, reply_tid: Some(call.tid), ..request }
-                    }));
-                }
-                _ => {}
-            }
-        }
-        requests.extend(open.map(|request| Request { end_ns: end.max(request.arrived_ns), ..request }));
-    }
-    requests
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testkit::timeline::{client_socket, served_socket};
 
     fn call(op: Op, since_ns: u64, at_ns: u64) -> SocketCall {
-        SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes: 10, peer: 0 }
+        SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes: 10, peer: 0, frame: None }
     }
 
     #[test]
@@ -250,5 +249,49 @@ mod tests {
         assert!(!client_socket(7000).serves);
         let requests = sent(1, &calls, &[(0, 100)]);
         assert_eq!(requests.iter().map(|r| (r.arrived_ns, r.end_ns)).collect::<Vec<_>>(), [(10, 60)]);
+    }
+
+    #[test]
+    fn questions_of_dns_have_their_own_number() {
+        use parshall_evidence::timeline::{Frame, Protocol};
+        let socket = Socket { udp: true, ..served_socket(53) };
+        let dns = |op, number, at| {
+            let kind = u8::from(op == Op::Send);
+            let frame = Some(Frame { protocol: Protocol::Dns, kind, flags: 0, length: 0, stream: number });
+            SocketCall { frame, ..call(op, at, at) }
+        };
+        let calls = [dns(Op::Receive, 1, 10), dns(Op::Receive, 2, 20), dns(Op::Send, 2, 30), dns(Op::Send, 1, 90)];
+        let times = |calls: &[SocketCall]| -> Vec<_> {
+            served(1, &socket, calls, &[(0, 100)]).iter().map(|r| (r.arrived_ns, r.end_ns)).collect()
+        };
+        assert_eq!(times(&calls), [(10, 90), (20, 30)]);
+        // With one that is no message of DNS they come in order.
+        let others = [calls.as_slice(), &[call(Op::Receive, 95, 95)]].concat();
+        assert_eq!(times(&others), [(10, 30), (20, 90), (95, 100)]);
+    }
+
+    #[test]
+    fn what_a_client_sends_to_a_server_that_pushes_is_a_request_only_if_it_is_answered_soon() {
+        const MS: u64 = 1_000_000;
+        let socket = served_socket(7000);
+        let mut calls = Vec::new();
+        for n in 0..30_u64 {
+            let at = n * 100 * MS;
+            calls.push(call(Op::Send, at, at));
+            // Acknowledges at times, and asks for something once in a while.
+            let asked = at + (5 + n * 37 % 80) * MS;
+            if n % 3 == 1 {
+                calls.push(call(Op::Receive, asked, asked));
+            }
+            if n % 15 == 1 {
+                calls.push(call(Op::Send, asked + 2 * MS, asked + 2 * MS));
+            }
+        }
+        let requests = served(1, &socket, &calls, &[(0, 3_010 * MS)]);
+        assert_eq!(requests.iter().map(Request::ns).collect::<Vec<_>>(), [2 * MS, 2 * MS]);
+        // A pong after the last of two pushes.
+        let pong = SocketCall { bytes: 6, ..call(Op::Receive, 151 * MS, 151 * MS) };
+        let pushes = [call(Op::Send, 50 * MS, 50 * MS), call(Op::Send, 150 * MS, 150 * MS), pong];
+        assert_eq!(served(1, &socket, &pushes, &[(0, 1_000 * MS)]), []);
     }
 }

@@ -117,10 +117,12 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let outstanding_ns = all.iter().fold(0u64, |sum, r| sum.saturating_add(r.ns()));
     let sliced = timeline.slices.len() > 1 && answered > 0;
     let seen = all.iter().zip(&abandoned).filter(|(r, _)| !r.cut);
-    let latency = latency::estimate(
+    let overlapping = || all.iter().filter(|r| r.overlaps);
+    let estimated = latency::estimate(
         seen.map(|(r, abandoned)| Seen { ns: r.ns(), whole: r.reply_tid.is_some() && !abandoned }).collect(),
         sliced.then(|| outstanding_ns as f64 / answered as f64),
     );
+    let latency = if overlapping().count() * 2 > all.len() { latency::Latency::default() } else { estimated };
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
     let waiting = kept().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
@@ -144,6 +146,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         abandoned: abandoned.iter().filter(|abandoned| **abandoned).count() as u64,
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         moved: moved(&all),
+        overlapping: overlapping().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
         observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
         p50_ns: latency.p50_ns,
@@ -203,6 +206,7 @@ fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
                 end_ns: span.1,
                 reply_tid: None,
                 cut: false,
+                overlaps: false,
             });
         }
     }

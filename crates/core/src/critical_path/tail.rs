@@ -141,7 +141,17 @@ mod tests {
     use super::*;
 
     fn request(socket: FlowId, arrived_ns: u64, read_ns: u64, end_ns: u64) -> Request {
-        Request { socket, arrived_ns, accepted: None, read_ns, read_tid: 7, end_ns, reply_tid: Some(7), cut: false }
+        Request {
+            socket,
+            arrived_ns,
+            accepted: None,
+            read_ns,
+            read_tid: 7,
+            end_ns,
+            reply_tid: Some(7),
+            cut: false,
+            overlaps: false,
+        }
     }
 
     /// A request after the other, of these lengths.

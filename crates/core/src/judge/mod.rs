@@ -91,6 +91,7 @@ fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
             units::percent(stolen)
         ));
     }
+    blind.extend(overlapping(facts));
     blind.extend(quiet(facts));
     let left_out = facts.capture.waiting.as_ref().map_or(0, |waiting| waiting.left_out);
     if left_out > 0 {
@@ -98,6 +99,15 @@ fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
         blind.push(format!("of {n} further connections it was not looked at whether something waits on them"));
     }
     blind
+}
+
+/// Connections whose replies cannot be told apart.
+fn overlapping(facts: &facts::Facts<'_>) -> Option<String> {
+    let n = facts.requests.services.iter().fold(0u64, |n, service| n.saturating_add(service.rec.overlapping));
+    (n > 0).then(|| {
+        let connections = units::plural(n, "connection", "connections");
+        format!("several requests are under way on {connections}: single times are not known")
+    })
 }
 
 /// Requests that a service lets wait, which owe nothing as far as can be seen.

@@ -104,6 +104,7 @@ fn report(fact: &ServiceFact<'_>, comms: &BTreeMap<u32, &str>, unsent_ns: f64) -
         unanswered: service.unanswered,
         unanswered_longest_ms: if service.unanswered > 0 { service.unanswered_longest_ns as f64 / 1e6 } else { 0.0 },
         abandoned: service.abandoned,
+        overlapping: service.overlapping,
         time: time(fact, unsent_ns),
         tail: None,
     }

@@ -94,6 +94,7 @@ impl ServiceBuilder {
             connections: 4,
             opened: 0,
             moved: 0,
+            overlapping: 0,
             observed_ns: WINDOW_NS,
             p50_ns: None,
             p99_ns: None,

@@ -94,7 +94,7 @@ impl Script {
 
     fn call(mut self, tid: u32, socket: u64, op: Op, since_ns: u64, at_ns: u64) -> Script {
         self.thread(tid);
-        let call = SocketCall { socket, tid, op, since_ns, at_ns, bytes: 100, peer: 0 };
+        let call = SocketCall { socket, tid, op, since_ns, at_ns, bytes: 100, peer: 0, frame: None };
         let calls = self.timeline.calls.entry(socket).or_default();
         calls.push(call);
         calls.sort_by_key(|c| c.at_ns);
@@ -103,7 +103,16 @@ impl Script {
 
     /// All calls on a socket, in any order.
     pub fn calls(mut self, socket: u64, calls: impl IntoIterator<Item = (u32, Op, u64, u64)>) -> Script {
-        let call = |(tid, op, since_ns, at_ns)| SocketCall { socket, tid, op, since_ns, at_ns, bytes: 100, peer: 0 };
+        let call = |(tid, op, since_ns, at_ns)| SocketCall {
+            socket,
+            tid,
+            op,
+            since_ns,
+            at_ns,
+            bytes: 100,
+            peer: 0,
+            frame: None,
+        };
         let mut calls: Vec<SocketCall> = calls.into_iter().map(call).collect();
         calls.iter().for_each(|call| self.thread(call.tid));
         calls.sort_by_key(|call| call.at_ns);

@@ -30,12 +30,25 @@ fn off(tid: u32, begin: u64, wake: u64, end: u64) -> OffCpuWire {
     }
 }
 
-fn call(cookie: u64, op: u32, since: u64, at: u64) -> CallWire {
+fn call(cookie: u64, op: u8, since: u64, at: u64) -> CallWire {
     let head = RecordHead { kind: 8, tid: 51, at: BEGIN + at };
-    CallWire { head, cookie, since: BEGIN + since, tgid: SERVER, bytes: 100, op, pad: 0 }
+    CallWire {
+        head,
+        cookie,
+        since: BEGIN + since,
+        tgid: SERVER,
+        bytes: 100,
+        op,
+        protocol: 0,
+        kind: 0,
+        flags: 0,
+        length: 0,
+        stream: 0,
+        second: 0,
+    }
 }
 
-fn datagram(cookie: u64, op: u32, (local, remote): (u16, u16), local_ip: u8, bound: u8) -> UdpCallWire {
+fn datagram(cookie: u64, op: u8, (local, remote): (u16, u16), local_ip: u8, bound: u8) -> UdpCallWire {
     let mut saddr = [0; 16];
     let mut daddr = [0; 16];
     saddr[..4].copy_from_slice(&[local_ip, 0, 0, local_ip.min(1)]);
@@ -220,4 +233,43 @@ fn a_full_timeline_ends_and_says_so() {
     assert_eq!(timeline.calls[&7].len(), 3);
     let offs: Vec<_> = timeline.off_cpu[&51].iter().map(|off| (off.begin_ns, off.wake_ns, off.end_ns)).collect();
     assert_eq!(offs, [(150, 180, 210)]);
+}
+
+#[test]
+fn a_saved_case_keeps_the_form_of_messages() {
+    let mut events = Events::default();
+    let kafka = |op, flags| CallWire {
+        protocol: 7,
+        kind: 3,
+        flags,
+        length: 64,
+        stream: 196_619,
+        second: 300,
+        ..call(7, op, 60, 100)
+    };
+    events.take_call(&CallWire { since: 0, ..call(7, OP_ACCEPT, 0, 50) });
+    events.take_call(&kafka(OP_RECEIVE, 1));
+    events.take_call(&call(7, OP_RECEIVE, 60, 110));
+    events.take_call(&kafka(OP_SEND, 0));
+    let timeline = finish(events, &[flow(7, 80, 4000, Role::Server, 30)], &[]);
+    let frames = |timeline: &Timeline| -> Vec<_> {
+        timeline.calls[&7].iter().map(|call| (call.at_ns, call.frame.map(|f| (f.protocol, f.kind, f.stream)))).collect()
+    };
+    let protocol = parshall_evidence::timeline::Protocol::Kafka;
+    let expected = [(50, None), (100, Some((protocol, 3, 300))), (100, Some((protocol, 0, 196_619))), (110, None)];
+    assert_eq!(frames(&timeline), expected, "of a request the number is behind its function");
+    let mut saved = serde_json::to_value(&timeline).unwrap();
+    assert_eq!(serde_json::from_value::<Timeline>(saved.clone()).unwrap(), timeline);
+    let columns = saved["calls"].as_object_mut().unwrap();
+    assert_eq!(columns["protocols"], "-kk-");
+    // A case from before has no such columns, and one of a later version may know more protocols.
+    columns["protocols"] = "-?k-".into();
+    let later: Timeline = serde_json::from_value(saved.clone()).unwrap();
+    assert_eq!(frames(&later).iter().filter(|(_, frame)| frame.is_some()).count(), 1);
+    saved["calls"]["protocols"] = "-kk".into();
+    assert!(serde_json::from_value::<Timeline>(saved.clone()).is_err(), "one letter is missing");
+    let columns = saved["calls"].as_object_mut().unwrap();
+    assert!(columns.remove("protocols").is_some() && columns.remove("frames").is_some());
+    let earlier: Timeline = serde_json::from_value(saved).unwrap();
+    assert!(frames(&earlier).iter().all(|(_, frame)| frame.is_none()));
 }

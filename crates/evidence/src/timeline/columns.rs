@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{EVENTS_MAX, OffCpu, Op, SocketCall, Waker, Why};
+use super::{EVENTS_MAX, Frame, OffCpu, Op, Protocol, SocketCall, Waker, Why};
 use crate::flow::FlowId;
 use crate::thread::FdKind;
 
@@ -259,6 +259,32 @@ struct CallColumns {
     /// Row and peer of the rows that have one.
     #[serde(deserialize_with = "bounded")]
     peers: Vec<(usize, u64)>,
+    /// A letter for each: see [`protocol_letter`]. Empty where no row has a frame.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    protocols: String,
+    /// Of the rows that have a frame: kind, flags, length, stream.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
+    frames: Vec<(u8, u8, u32, u32)>,
+}
+
+fn protocol_letter(protocol: Option<Protocol>) -> char {
+    match protocol {
+        None => '-',
+        Some(Protocol::Tls) => 't',
+        Some(Protocol::Http1) => 'h',
+        Some(Protocol::Http2) => '2',
+        Some(Protocol::Postgres) => 'p',
+        Some(Protocol::Mysql) => 'm',
+        Some(Protocol::Redis) => 'r',
+        Some(Protocol::Kafka) => 'k',
+        Some(Protocol::Dns) => 'd',
+        Some(Protocol::WebSocket) => 'w',
+    }
+}
+
+/// The protocol of a letter; None for one that a later version wrote, too.
+fn protocol_of(letter: char) -> Option<Protocol> {
+    Protocol::ALL.into_iter().find(|protocol| protocol_letter(Some(*protocol)) == letter)
 }
 
 fn op_letter(op: Op) -> char {
@@ -291,8 +317,13 @@ pub mod calls {
                 columns.after_ns.push(call.at_ns.saturating_sub(before));
                 columns.took_ns.push(call.at_ns.saturating_sub(call.since_ns));
                 columns.bytes.push(call.bytes);
+                columns.protocols.push(protocol_letter(call.frame.map(|frame| frame.protocol)));
+                columns.frames.extend(call.frame.map(|f| (f.kind, f.flags, f.length, f.stream)));
                 before = call.at_ns;
             }
+        }
+        if columns.frames.is_empty() {
+            columns.protocols.clear();
         }
         columns.serialize(serializer)
     }
@@ -311,6 +342,7 @@ impl CallColumns {
         let lengths = [self.tid.len(), self.op.len(), self.after_ns.len(), self.took_ns.len(), self.bytes.len()];
         check(self.sockets.iter().map(|(_, rows)| *rows), &lengths)?;
         let peers: BTreeMap<usize, u64> = self.peers.into_iter().collect();
+        let mut frames = frames(&self.protocols, &self.frames, self.tid.len())?;
         let mut letters = self.op.chars();
         let mut row = 0;
         let mut all = Vec::with_capacity(self.sockets.len());
@@ -327,6 +359,7 @@ impl CallColumns {
                     at_ns: before,
                     bytes: self.bytes[i],
                     peer: peers.get(&i).copied().unwrap_or(0),
+                    frame: frames.next().flatten(),
                 });
             }
             row += rows;
@@ -334,6 +367,23 @@ impl CallColumns {
         }
         Ok(all)
     }
+}
+
+/// The frames of the rows, of which there are `rows`: none for a case that was written without.
+fn frames<'a, E: Error>(
+    protocols: &'a str,
+    frames: &'a [(u8, u8, u32, u32)],
+    rows: usize,
+) -> Result<impl Iterator<Item = Option<Frame>> + use<'a, E>, E> {
+    let with_frame = protocols.chars().filter(|letter| *letter != '-').count();
+    if with_frame != frames.len() || !(protocols.is_empty() || protocols.chars().count() == rows) {
+        return Err(E::custom("columns of frames of different lengths"));
+    }
+    let mut fields = frames.iter();
+    Ok(protocols.chars().map(move |letter| {
+        let &(kind, flags, length, stream) = if letter == '-' { None } else { fields.next() }?;
+        Some(Frame { protocol: protocol_of(letter)?, kind, flags, length, stream })
+    }))
 }
 
 pub mod files {

@@ -393,6 +393,7 @@ static __always_inline void flow_enter_slice(struct flow *st)
 	st->last_release = RL_CUT;
 	st->in_send = 0;
 	st->arrived = st->last_arrival = st->recv_since = st->send_begin = 0;
+	st->has_head = 0;
 }
 
 /* An application that has sent this often without a receive does not want what waits for it: it streams. */
@@ -579,6 +580,7 @@ static __always_inline int send_ends(struct sock *sk, int ret)
 	struct calls *c;
 	struct flow *st;
 	struct tcp_sock *tp;
+	struct frame frame = {};
 	struct fields f;
 
 	if (!active)
@@ -606,7 +608,8 @@ static __always_inline int send_ends(struct sock *sk, int ret)
 		return 0;
 	load_fields(sk, tp, &f);
 	now = bpf_ktime_get_ns();
-	emit_call(st->cookie, id, OP_SEND, since ? since : now, now, ret);
+	see_frame(st, OP_SEND, ret, &frame);
+	emit_call(st->cookie, id, OP_SEND, since ? since : now, now, ret, &frame);
 	flow_event(st, &f, RL_APP_SEND, now);
 	st->tgid = id >> 32;
 	st->tid = (u32)id;
@@ -665,10 +668,12 @@ int BPF_PROG(on_inet_sendpage, struct socket *socket, void *page, int offset, un
 static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes)
 {
 	u64 now = bpf_ktime_get_ns();
+	struct frame frame = {};
 
 	if (f->unread)
 		st->calls.recv_left_over++;
-	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, f), now, bytes);
+	see_frame(st, OP_RECEIVE, bytes, &frame);
+	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, f), now, bytes, &frame);
 	f->copied -= bytes;
 	f->unread += bytes;
 	flow_event(st, f, RL_APP_RECV, now);

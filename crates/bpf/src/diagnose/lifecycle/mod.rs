@@ -116,6 +116,8 @@ pub struct FlowWire {
     pub last_arrival: u64,
     pub recv_since: u64,
     pub send_begin: u64,
+    pub head: u32,
+    pub has_head: u32,
     pub calls: CallsWire,
     pub ns: [u64; FLOW_STATES * RELEASES],
     pub count: [u32; FLOW_STATES * RELEASES],

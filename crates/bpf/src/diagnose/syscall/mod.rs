@@ -70,6 +70,15 @@ const TAKES_FD: &[libc::c_long] = &[
 /// Calls that receive from the descriptor in their first argument.
 const RECEIVES: &[libc::c_long] = &[libc::SYS_read, libc::SYS_readv, libc::SYS_recvfrom, libc::SYS_recvmsg];
 
+/// Calls that receive into or send from the buffer in their second argument.
+const BUFFERS: &[libc::c_long] = &[libc::SYS_read, libc::SYS_recvfrom, libc::SYS_write, libc::SYS_sendto];
+
+/// The same with a list of buffers.
+const VECTORS: &[libc::c_long] = &[libc::SYS_readv, libc::SYS_writev];
+
+/// The same with a message that has such a list.
+const MESSAGES: &[libc::c_long] = &[libc::SYS_recvmsg, libc::SYS_sendmsg];
+
 /// Calls that return the descriptor of an accepted connection.
 const ACCEPTS: &[libc::c_long] = &[libc::SYS_accept, libc::SYS_accept4];
 
@@ -92,7 +101,9 @@ pub fn call_flags() -> [u8; 512] {
     mark(SENDS, 8);
     mark(ACCEPTS, 16);
     mark(&[libc::SYS_splice], 32);
-    mark(&[libc::SYS_futex], 64);
+    mark(BUFFERS, 64);
+    mark(VECTORS, 128);
+    mark(MESSAGES, 64 | 128);
     #[cfg(target_arch = "x86_64")]
     mark(&[libc::SYS_epoll_wait], 1);
     flags

@@ -1,6 +1,9 @@
 //! Decodes the single intervals off the CPU and the single calls on TCP sockets that the timeline probe reports.
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+use parshall_evidence::timeline::Frame;
+
+use crate::diagnose::frame::FrameWire;
 use crate::diagnose::record_head::RecordHead;
 
 /// `struct off_cpu_rec`: one interval of a thread off the CPU. `head.at` is when it ran again, or when the slice ended.
@@ -62,13 +65,36 @@ pub struct CallWire {
     pub since: u64,
     pub tgid: u32,
     pub bytes: u32,
-    pub op: u32,
-    pub pad: u32,
+    pub op: u8,
+    pub protocol: u8,
+    /// The `type` of the frame.
+    pub kind: u8,
+    pub flags: u8,
+    pub length: u32,
+    pub stream: u32,
+    pub second: u32,
+}
+
+impl CallWire {
+    /// The message that begins with the call, where its form is known. `asks`: the call belongs to the requests of its connection, and
+    /// not to the replies.
+    pub fn frame(&self, asks: bool) -> Option<Frame> {
+        let head = FrameWire {
+            protocol: self.protocol,
+            kind: self.kind,
+            flags: self.flags,
+            pad: 0,
+            length: self.length,
+            stream: self.stream,
+            second: self.second,
+        };
+        head.decode(asks)
+    }
 }
 
 /// `OP_RECEIVE`.
-pub const OP_RECEIVE: u32 = 0;
+pub const OP_RECEIVE: u8 = 0;
 /// `OP_SEND`.
-pub const OP_SEND: u32 = 1;
+pub const OP_SEND: u8 = 1;
 /// `OP_ACCEPT`.
-pub const OP_ACCEPT: u32 = 2;
+pub const OP_ACCEPT: u8 = 2;

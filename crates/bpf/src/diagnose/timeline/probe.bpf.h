@@ -100,7 +100,8 @@ MERGED void emit_off_cpu(struct thread *t, struct off_cpu_time *o)
 	SUBMIT(r);
 }
 
-static __always_inline void fill_call(struct call_rec *r, u32 kind, u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes)
+static __always_inline void fill_call(struct call_rec *r, u32 kind, u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes,
+				       struct frame *frame)
 {
 	r->head.kind = kind;
 	r->head.tid = (u32)id;
@@ -110,17 +111,22 @@ static __always_inline void fill_call(struct call_rec *r, u32 kind, u64 cookie, 
 	r->tgid = id >> 32;
 	r->bytes = bytes;
 	r->op = op;
-	r->pad = 0;
+	r->protocol = frame->protocol;
+	r->type = frame->type;
+	r->flags = frame->flags;
+	r->length = frame->length;
+	r->stream = frame->stream;
+	r->second = frame->second;
 }
 
 /* `id` is the result of bpf_get_current_pid_tgid(). */
-static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes)
+static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64 at, u32 bytes, struct frame *frame)
 {
 	struct call_rec *r = RESERVE(call_rec);
 
 	if (!r)
 		return;
-	fill_call(r, REC_CALL, cookie, id, op, since, at, bytes);
+	fill_call(r, REC_CALL, cookie, id, op, since, at, bytes, frame);
 	SUBMIT(r);
 }
 
@@ -131,6 +137,7 @@ static __always_inline void emit_call(u64 cookie, u64 id, u32 op, u64 since, u64
 static __always_inline void emit_accept(u32 fd)
 {
 	struct file *file = task_file(current_task(), fd);
+	struct frame none = {};
 	struct sock *sk;
 
 	if (!file)
@@ -139,5 +146,5 @@ static __always_inline void emit_accept(u32 fd)
 	if (sock_kind(sk) != FD_TCP)
 		return;
 	emit_call(id_of_socket(sk), bpf_get_current_pid_tgid(), OP_ACCEPT, 0,
-		  bpf_ktime_get_ns(), 0);
+		  bpf_ktime_get_ns(), 0, &none);
 }

@@ -89,6 +89,7 @@ static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 	u64 now = bpf_ktime_get_ns(), since = 0;
 	struct udp_call_rec *r;
 	struct udp_socket *u = stored_udp(sk);
+	struct frame frame = {};
 	u8 scope;
 
 	if (!u) {
@@ -104,10 +105,11 @@ static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 	udp_enter_slice(sk, u, 0);
 	if (op == OP_RECEIVE)
 		since = take_arrival(u);
+	see_datagram(op, bytes, &frame);
 	r = RESERVE(udp_call_rec);
 	if (!r)
 		return;
-	fill_call(&r->call, REC_UDP_CALL, u->cookie, id, op, since ? since : now, now, bytes);
+	fill_call(&r->call, REC_UDP_CALL, u->cookie, id, op, since ? since : now, now, bytes, &frame);
 	r->family = sk->__sk_common.skc_family;
 	r->sport = sk->__sk_common.skc_num;
 	r->dport = bpf_ntohs(sk->__sk_common.skc_dport);

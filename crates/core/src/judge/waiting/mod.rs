@@ -197,6 +197,7 @@ fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
         unanswered: count,
         unanswered_longest_ns: held.iter().map(|one| one.age_ns).max().unwrap_or(0),
         abandoned: 0,
+        overlapping: 0,
         connections: count,
         opened: 0,
         moved: 0,

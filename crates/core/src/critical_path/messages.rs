@@ -1,0 +1,499 @@
+//! What each call on a connection is in the connection's protocol: the begin of a request or a reply, a part of one, or neither.
+//!
+//! A frame says what the first bytes of a call look like. A connection has a protocol only if messages of both directions fit it, and
+//! almost all do; else nothing is known of its calls. Where the protocol changes (encryption after a request for it, an upgrade), what
+//! comes after is judged by itself.
+use parshall_evidence::timeline::{Frame, Op, Protocol, SocketCall};
+
+/// What a call is in the protocol of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// A request or a reply, or a part of one: nothing more is known.
+    Data,
+    /// Neither a request nor a reply, nor a part of one.
+    Control,
+    /// The begin of a request or a reply of a protocol that answers in order.
+    Head,
+    /// The begin of a request or a reply, or a later message of it, of the exchange with this number.
+    Numbered {
+        /// The number.
+        stream: u32,
+        /// It is certainly the begin.
+        begins: bool,
+    },
+    /// The rest of a message that began with an earlier call.
+    Rest,
+}
+
+/// The calls on a connection, or on a part of one, that has one protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Messages {
+    /// None where it is not known.
+    pub protocol: Option<Protocol>,
+    /// One for each call.
+    pub parts: Vec<Part>,
+    /// Whether further messages may follow the first one within a call, one for each call.
+    pub surplus: Vec<bool>,
+}
+
+/// Of twenty calls that look like a message, as many may look like one of another protocol.
+const OTHERS_OF_20: usize = 1;
+/// Informational responses have little more than a line.
+const INFORMATIONAL_MAX: u32 = 64;
+/// Bytes of a record of TLS 1.3 with the last message of a handshake, for either length of its hash.
+const FINISHED: [u32; 2] = [58, 74];
+/// Before it comes a record for the sake of old boxes.
+const CHANGE_CIPHER: u32 = 6;
+/// Bytes of a record of TLS 1.3 that says that no more will be sent.
+const CLOSE_NOTIFY: u32 = 24;
+/// The longest record that is taken for a ticket, and how many tickets are sent.
+const TICKET_MAX: u32 = 600;
+const TICKETS_MAX: usize = 2;
+/// Readers of some protocols take the length of a message first.
+const LENGTH_BYTES: u32 = 4;
+/// Commands of MySQL that have no reply.
+const MYSQL_QUIT: u8 = 1;
+const MYSQL_UNANSWERED: [u8; 2] = [0x18, 0x19];
+
+/// What the calls on a connection are. `asks` is the operation by which requests move: to receive for the one who serves. Of a message
+/// that a slice cut, the rest is not known.
+pub fn messages(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
+    let mut all = Messages { protocol: None, parts: Vec::new(), surplus: Vec::new() };
+    let mut begin = 0;
+    for end in changes(calls, asks).into_iter().chain([calls.len()]) {
+        let one = of_one_protocol(&calls[begin..end], asks, slices);
+        all.parts.extend(one.parts);
+        all.surplus.extend(one.surplus);
+        // What came before encryption or an upgrade is the smaller part.
+        if end > begin {
+            all.protocol = one.protocol;
+        }
+        begin = end;
+    }
+    all
+}
+
+/// Where the protocol changes: behind a response that says so, and before a client begins with TLS.
+fn changes(calls: &[SocketCall], asks: Op) -> Vec<usize> {
+    let mut changes = Vec::new();
+    for (n, call) in calls.iter().enumerate() {
+        let Some(frame) = call.frame else { continue };
+        let upgraded = frame.protocol == Protocol::Http1 && frame.kind == 4 && call.op != asks;
+        let encrypts = frame.protocol == Protocol::Tls && frame.kind == 22 && call.op == asks;
+        let before = || calls[changes.last().copied().unwrap_or(0)..n].iter().filter(|call| call.op != Op::Accept);
+        let encrypted = |call: &SocketCall| call.frame.is_some_and(|frame| frame.protocol == Protocol::Tls);
+        if upgraded {
+            changes.push(n + 1);
+        } else if encrypts && before().next().is_some() && !before().any(encrypted) {
+            changes.push(n);
+        }
+    }
+    changes
+}
+
+fn of_one_protocol(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
+    let slice = |call: &SocketCall| slices.partition_point(|slice| slice.1 < call.at_ns);
+    let found = protocol(calls, asks);
+    let mut reader = Reader { asks, rest: [None; 2], handshake: Handshake::default() };
+    let mut messages = Messages { protocol: found, parts: Vec::new(), surplus: Vec::new() };
+    for n in 0..calls.len() {
+        if n > 0 && slice(&calls[n - 1]) != slice(&calls[n]) {
+            reader.rest = [None; 2];
+        }
+        let (part, surplus) = match found {
+            Some(protocol) => reader.part(protocol, calls, n),
+            None => (Part::Data, true),
+        };
+        messages.parts.push(part);
+        messages.surplus.push(surplus);
+    }
+    messages
+}
+
+/// The protocol that messages of both directions have, if nearly all that are known have it.
+fn protocol(calls: &[SocketCall], asks: Op) -> Option<Protocol> {
+    let framed = || calls.iter().filter(|c| c.op != Op::Accept).filter_map(|c| Some((c.op == asks, c.frame?)));
+    let first = |asking: bool| framed().find(|(asks, _)| *asks == asking).map(|(_, frame)| frame.protocol);
+    let protocol = first(true).filter(|protocol| first(false) == Some(*protocol))?;
+    let fits = framed().filter(|(asks, frame)| frame.protocol == protocol && has_direction(frame, *asks));
+    let (fit, all) = (fits.count(), framed().count());
+    ((all - fit) * 20 <= all * OTHERS_OF_20).then_some(protocol)
+}
+
+/// Whether a message of a protocol may go in this direction.
+fn has_direction(frame: &Frame, asks: bool) -> bool {
+    match frame.protocol {
+        Protocol::Http1 => (frame.kind == 1) == asks,
+        Protocol::Http2 => asks || frame.kind != 255,
+        Protocol::Postgres if asks => b"\0QPBEDCSHFdcfpX".contains(&frame.kind),
+        Protocol::Postgres => b"RSKZTDC123IntENAGHWsVvdc".contains(&frame.kind),
+        Protocol::Redis => !asks || frame.kind == b'*',
+        Protocol::WebSocket => (frame.flags == 1) == asks,
+        Protocol::Tls | Protocol::Mysql | Protocol::Kafka | Protocol::Dns => true,
+    }
+}
+
+/// Reads the messages of a connection call by call.
+struct Reader {
+    asks: Op,
+    /// By direction, of a message that has begun: the bytes still to come, and what they are.
+    rest: [Option<(u32, Part)>; 2],
+    handshake: Handshake,
+}
+
+/// What was seen of the handshake of TLS.
+#[derive(Default)]
+struct Handshake {
+    /// The client has begun it.
+    begun: bool,
+    /// The client has done its part.
+    finished: bool,
+    tickets: usize,
+}
+
+impl Reader {
+    /// What the `n`-th call is, and whether more messages may follow within it.
+    fn part(&mut self, protocol: Protocol, calls: &[SocketCall], n: usize) -> (Part, bool) {
+        let call = &calls[n];
+        if call.op == Op::Accept {
+            return (Part::Control, false);
+        }
+        let direction = usize::from(call.op == self.asks);
+        let (frame, before) = match call.frame {
+            Some(frame) => (Some(frame), if took_length(&frame, call) { LENGTH_BYTES } else { 0 }),
+            None => (behind_length(calls, n), 0),
+        };
+        let frame = frame.filter(|frame| frame.protocol == protocol);
+        // A record of TLS cannot be mistaken; a message of the others may contain what looks like one.
+        let begins = frame.filter(|_| protocol == Protocol::Tls || self.rest[direction].is_none());
+        let Some(frame) = begins else { return self.goes_on(direction, call.bytes) };
+        let part = self.begun(&frame, calls, n);
+        let moved = call.bytes + before;
+        let rest = frame.length.checked_sub(moved).filter(|rest| *rest > 0);
+        let after = if part == Part::Control { Part::Control } else { Part::Rest };
+        self.rest[direction] = rest.map(|rest| (rest, after));
+        (part, frame.length == 0 || moved > frame.length)
+    }
+
+    /// A call that no message begins with.
+    fn goes_on(&mut self, direction: usize, bytes: u32) -> (Part, bool) {
+        let Some((rest, part)) = self.rest[direction] else { return (Part::Data, true) };
+        self.rest[direction] = rest.checked_sub(bytes).filter(|rest| *rest > 0).map(|rest| (rest, part));
+        // What follows what was neither may be a request.
+        let surplus = bytes > rest;
+        (if surplus && part == Part::Control { Part::Data } else { part }, surplus)
+    }
+
+    /// What begins with this frame.
+    fn begun(&mut self, frame: &Frame, calls: &[SocketCall], n: usize) -> Part {
+        let call = &calls[n];
+        let asks = call.op == self.asks;
+        let control = |is: bool| if is { Part::Control } else { Part::Head };
+        match frame.protocol {
+            Protocol::Tls => self.record(frame, calls, n),
+            Protocol::Http1 if frame.kind == 3 && call.bytes <= INFORMATIONAL_MAX => Part::Control,
+            Protocol::Http1 => Part::Data,
+            Protocol::Http2 => match (frame.kind, asks) {
+                (1, true) => Part::Numbered { stream: frame.stream, begins: true },
+                // The last headers of a reply end the stream, as those of a short one do.
+                (1, false) => Part::Numbered { stream: frame.stream, begins: frame.flags & 1 == 0 },
+                (0, false) => Part::Numbered { stream: frame.stream, begins: false },
+                (0 | 9, _) => Part::Rest,
+                _ => Part::Control,
+            },
+            Protocol::Kafka => Part::Numbered { stream: frame.stream, begins: true },
+            Protocol::Postgres if asks => match frame.kind {
+                0 => control(frame.flags == 1),
+                b'X' => Part::Control,
+                b'd' | b'H' | b'c' | b'f' => Part::Data,
+                _ => Part::Head,
+            },
+            // Notices and notifications come when they like.
+            Protocol::Postgres => control(matches!(frame.kind, b'A' | b'N' | b'S') && frame.length == call.bytes),
+            Protocol::Mysql if asks && frame.stream == 0 => {
+                control(MYSQL_UNANSWERED.contains(&frame.kind) || frame.kind == MYSQL_QUIT && frame.length == 5)
+            }
+            Protocol::Mysql => {
+                if !asks && frame.stream == 1 {
+                    Part::Head
+                } else {
+                    Part::Data
+                }
+            }
+            Protocol::Redis => control(frame.kind == b'>'),
+            Protocol::WebSocket if frame.kind >= 8 => Part::Control,
+            Protocol::WebSocket | Protocol::Dns => Part::Data,
+        }
+    }
+
+    /// A record of TLS. From version 1.3 on only its length tells the last message of a handshake, a ticket and the end from data.
+    fn record(&mut self, frame: &Frame, calls: &[SocketCall], n: usize) -> Part {
+        let call = &calls[n];
+        let asks = call.op == self.asks;
+        match frame.kind {
+            22 => {
+                // The first is the hello, which may come twice. Before version 1.3 the client's last message is seen as one, too.
+                self.handshake.finished |= asks && self.handshake.begun && frame.flags != 1;
+                self.handshake.begun |= asks;
+                Part::Control
+            }
+            20 if asks && self.handshake.begun && !self.handshake.finished && call.bytes > CHANGE_CIPHER => {
+                let with_last = FINISHED.iter().any(|last| call.bytes == CHANGE_CIPHER + last);
+                self.handshake.finished = true;
+                if with_last { Part::Control } else { Part::Data }
+            }
+            20 | 21 => Part::Control,
+            _ if asks && self.handshake.begun && !self.handshake.finished => {
+                let is_last = |frame: &Frame| FINISHED.contains(&frame.length);
+                // A client's certificate comes before.
+                let last = run(calls, n).filter_map(|call| call.frame).any(|frame| is_last(&frame));
+                self.handshake.finished = is_last(frame) || !last;
+                if last { Part::Control } else { Part::Data }
+            }
+            _ if asks && frame.length == CLOSE_NOTIFY && calls[n..].iter().all(|call| call.op == self.asks) => {
+                Part::Control
+            }
+            _ if !asks && self.is_ticket(frame, calls, n) => {
+                self.handshake.tickets += 1;
+                Part::Control
+            }
+            _ => {
+                if !asks {
+                    self.handshake.tickets = TICKETS_MAX;
+                }
+                Part::Data
+            }
+        }
+    }
+
+    /// Tickets come before the first reply, whenever the client sends its first request.
+    fn is_ticket(&self, frame: &Frame, calls: &[SocketCall], n: usize) -> bool {
+        let next = || run(calls, n).skip(1).any(|call| call.frame.is_some_and(|frame| frame.protocol == Protocol::Tls));
+        let Handshake { finished, begun, tickets } = self.handshake;
+        finished && begun && tickets < TICKETS_MAX && frame.length <= TICKET_MAX && next()
+    }
+}
+
+/// The calls from the `n`-th on up to the first in the other direction.
+fn run(calls: &[SocketCall], n: usize) -> impl Iterator<Item = &SocketCall> {
+    let op = calls[n].op;
+    calls[n..].iter().take_while(move |call| call.op == op)
+}
+
+/// The call was made by a reader that had taken the length of the message before.
+fn took_length(frame: &Frame, call: &SocketCall) -> bool {
+    matches!(frame.protocol, Protocol::Kafka | Protocol::Mysql)
+        && call.op == Op::Receive
+        && frame.length == call.bytes.saturating_add(LENGTH_BYTES)
+}
+
+/// The message whose length the `n`-th call has taken, and nothing else of it.
+fn behind_length(calls: &[SocketCall], n: usize) -> Option<Frame> {
+    let next = run(calls, n).nth(1).filter(|_| calls[n].op == Op::Receive && calls[n].bytes == LENGTH_BYTES)?;
+    next.frame.filter(|frame| took_length(frame, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Part::{Control, Data, Head, Rest};
+
+    const R: Op = Op::Receive;
+    const S: Op = Op::Send;
+
+    fn frame(protocol: Protocol, kind: u8, length: u32, stream: u32) -> Option<Frame> {
+        Some(Frame { protocol, kind, flags: 0, length, stream })
+    }
+
+    fn tls(kind: u8, length: u32) -> Option<Frame> {
+        frame(Protocol::Tls, kind, length, 0)
+    }
+
+    fn hello() -> Option<Frame> {
+        tls(22, 517).map(|frame| Frame { flags: 1, ..frame })
+    }
+
+    fn calls(of: &[(Op, u32, Option<Frame>)]) -> Vec<SocketCall> {
+        let one = |(n, &(op, bytes, frame)): (usize, &(Op, u32, Option<Frame>))| {
+            let at_ns = n as u64 * 1_000;
+            SocketCall { socket: 1, tid: 7, op, since_ns: at_ns, at_ns, bytes, peer: 0, frame }
+        };
+        of.iter().enumerate().map(one).collect()
+    }
+
+    fn parts(of: &[(Op, u32, Option<Frame>)]) -> Vec<Part> {
+        messages(&calls(of), R, &[]).parts
+    }
+
+    #[test]
+    fn the_handshake_of_tls_1_3_asks_for_nothing() {
+        // As OpenSSL reads: the head of each record, then its body. Two tickets, a request with its reply, the end.
+        let server = [
+            // The type of the handshake's message is not in the head of a record.
+            (R, 5, tls(22, 517)),
+            (R, 512, None),
+            (S, 2_300, tls(22, 127)),
+            (R, 5, tls(20, 6)),
+            (R, 1, None),
+            (R, 5, tls(23, 74)),
+            (R, 69, None),
+            (S, 255, tls(23, 255)),
+            (S, 255, tls(23, 255)),
+            (R, 5, tls(23, 100)),
+            (R, 95, None),
+            (S, 400, tls(23, 400)),
+            (R, 5, tls(23, 24)),
+            (R, 19, None),
+        ];
+        let expected = [[Control; 7].as_slice(), &[Control, Data, Data, Rest, Data, Control, Control]].concat();
+        assert_eq!(parts(&server), expected);
+        // As Go reads: what there is.
+        let server = [
+            (R, 517, hello()),
+            (S, 2_300, tls(22, 127)),
+            (R, 64, tls(20, 6)),
+            (R, 100, tls(23, 100)),
+            (S, 400, tls(23, 400)),
+            (R, 24, tls(23, 24)),
+        ];
+        assert_eq!(parts(&server), [Control, Control, Control, Data, Data, Control]);
+    }
+
+    #[test]
+    fn a_client_may_ask_before_it_has_the_tickets() {
+        let client = calls(&[
+            (S, 517, hello()),
+            (R, 2_300, tls(22, 127)),
+            (S, 80, tls(20, 6)),
+            (S, 100, tls(23, 100)),
+            (R, 5, tls(23, 255)),
+            (R, 250, None),
+            (R, 5, tls(23, 255)),
+            (R, 250, None),
+            (R, 5, tls(23, 500)),
+            (R, 495, None),
+        ]);
+        let expected = [Control, Control, Control, Data, Control, Control, Control, Control, Data, Rest];
+        assert_eq!(messages(&client, S, &[]).parts, expected);
+    }
+
+    #[test]
+    fn a_certificate_of_the_client_is_no_request() {
+        let server = [
+            (R, 517, hello()),
+            (S, 2_300, tls(22, 127)),
+            (R, 6, tls(20, 6)),
+            (R, 1_500, tls(23, 1_500)),
+            (R, 300, tls(23, 300)),
+            (R, 58, tls(23, 58)),
+            (S, 500, tls(23, 250)),
+            (R, 100, tls(23, 100)),
+            (S, 90, tls(23, 90)),
+        ];
+        let expected = [Control, Control, Control, Control, Control, Control, Data, Data, Data];
+        assert_eq!(parts(&server), expected);
+    }
+
+    #[test]
+    fn older_versions_of_tls_show_the_handshake_and_the_end() {
+        let server = [
+            (R, 517, hello()),
+            (S, 4_000, tls(22, 100)),
+            (R, 126, tls(22, 42)),
+            (S, 51, tls(20, 6)),
+            (R, 100, tls(23, 100)),
+            (S, 400, tls(23, 400)),
+            (R, 31, tls(21, 31)),
+        ];
+        assert_eq!(parts(&server), [Control, Control, Control, Control, Data, Data, Control]);
+    }
+
+    #[test]
+    fn a_short_record_that_is_answered_is_no_end() {
+        let server = [(R, 24, tls(23, 24)), (S, 30, tls(23, 30)), (R, 24, tls(23, 24)), (S, 30, tls(23, 30))];
+        assert_eq!(parts(&server), [Data; 4]);
+    }
+
+    #[test]
+    fn both_directions_have_to_fit() {
+        let garbage = [(R, 100, tls(23, 100)), (S, 300, None), (R, 100, tls(23, 100)), (S, 300, None)];
+        let found = messages(&calls(&garbage), R, &[]);
+        assert_eq!((found.protocol, found.parts), (None, vec![Data; 4]));
+        // Replies that look like requests, and as many messages of another protocol.
+        let http = |kind| frame(Protocol::Http1, kind, 0, 0);
+        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(1))]), R, &[]).protocol, None);
+        assert_eq!(messages(&calls(&[(R, 90, http(1)), (S, 90, http(2))]), R, &[]).protocol, Some(Protocol::Http1));
+        let mixed = [(R, 90, http(1)), (S, 90, http(2)), (R, 90, tls(23, 90)), (S, 90, http(2))];
+        assert_eq!(messages(&calls(&mixed), R, &[]).protocol, None);
+    }
+
+    #[test]
+    fn leave_to_go_on_is_no_reply() {
+        let http = |kind| frame(Protocol::Http1, kind, 0, 0);
+        let put = [(R, 200, http(1)), (S, 25, http(3)), (R, 9_000, None), (S, 120, http(2))];
+        assert_eq!(parts(&put), [Data, Control, Data, Data]);
+    }
+
+    #[test]
+    fn what_comes_after_an_upgrade_is_another_protocol() {
+        let http = |kind| frame(Protocol::Http1, kind, 0, 0);
+        let ws = |kind, masked| {
+            frame(Protocol::WebSocket, kind, 20, 0).map(|frame| Frame { flags: u8::from(masked), ..frame })
+        };
+        let chat = [
+            (R, 400, http(1)),
+            (S, 130, http(4)),
+            (S, 20, ws(2, false)),
+            (S, 20, ws(9, false)),
+            (R, 20, ws(10, true)),
+            (S, 20, ws(2, false)),
+        ];
+        assert_eq!(parts(&chat), [Data, Data, Data, Control, Control, Data]);
+    }
+
+    #[test]
+    fn encryption_may_begin_later() {
+        let pg = |kind, flags, length| frame(Protocol::Postgres, kind, length, 0).map(|frame| Frame { flags, ..frame });
+        let session = [
+            (R, 8, pg(0, 1, 8)),
+            (S, 1, None),
+            (R, 517, hello()),
+            (S, 2_300, tls(22, 127)),
+            (R, 64, tls(20, 6)),
+            (R, 100, tls(23, 100)),
+            (S, 400, tls(23, 400)),
+        ];
+        assert_eq!(parts(&session), [Data, Data, Control, Control, Control, Data, Data]);
+    }
+
+    #[test]
+    fn sessions_of_databases_end_without_a_reply() {
+        let pg = |kind, length| frame(Protocol::Postgres, kind, length, 0);
+        let session = [(R, 30, pg(b'Q', 30)), (S, 90, pg(b'T', 33)), (S, 40, pg(b'A', 40)), (R, 5, pg(b'X', 5))];
+        assert_eq!(parts(&session), [Head, Head, Control, Control]);
+        // A server of MySQL reads the length of a message first.
+        let my = |kind, length, number| frame(Protocol::Mysql, kind, length, number);
+        let session = [(R, 4, None), (R, 9, my(3, 13, 0)), (S, 90, my(1, 5, 1)), (R, 4, None), (R, 1, my(1, 5, 0))];
+        assert_eq!(parts(&session), [Head, Rest, Head, Control, Control]);
+    }
+
+    #[test]
+    fn the_body_of_a_message_is_never_a_head() {
+        let h2 = |kind, length, stream| frame(Protocol::Http2, kind, length, stream);
+        let headers = |stream| Part::Numbered { stream, begins: true };
+        let upload = [
+            (R, 50, h2(255, 24, 0)),
+            (R, 40, h2(1, 40, 1)),
+            (R, 9, h2(0, 16_393, 1)),
+            (R, 8_000, h2(1, 30, 77)),
+            (R, 8_384, None),
+            (S, 80, h2(1, 40, 1)),
+        ];
+        let found = messages(&calls(&upload), R, &[]);
+        assert_eq!(found.parts, [Control, headers(1), Rest, Rest, Rest, headers(1)]);
+        assert_eq!(found.surplus, [true, false, false, false, false, true]);
+        // The rest of what a slice cut is not waited for in the next one.
+        let parts = messages(&calls(&upload), R, &[(0, 2_500), (2_600, 10_000)]).parts;
+        assert_eq!(parts[3], headers(77));
+    }
+}
