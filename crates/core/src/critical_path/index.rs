@@ -32,6 +32,8 @@ pub struct Asked {
 
 /// Between two parts of a message that is sent at once is less time than this.
 const REST_NS: u64 = 100_000_000;
+/// What comes within this part of the time between two parts is the answer to the second; data that is pushed comes at any time.
+const SOON: u64 = 10;
 /// What is shorter is a frame of a protocol, such as an update of a window, and not the begin of a request.
 const HEAD_MIN_BYTES: u32 = 64;
 /// A client that sleeps for this share of a time waits.
@@ -430,7 +432,7 @@ impl<'a> Index<'a> {
         let first_part = received.iter().take_while(|call| call.at_ns <= before.at_ns);
         let bytes = first_part.fold(0u32, |sum, call| sum.saturating_add(call.bytes));
         let answered_ns = request.end_ns.saturating_sub(last.at_ns);
-        let is_one = bytes >= HEAD_MIN_BYTES && answered_ns <= last.since_ns.saturating_sub(before.at_ns);
+        let is_one = bytes >= HEAD_MIN_BYTES && answered_ns <= last.since_ns.saturating_sub(before.at_ns) / SOON;
         is_one.then_some(Rest { before, last })
     }
 

@@ -91,6 +91,18 @@ fn messages_that_are_owed_no_reply_are_no_halves() {
 }
 
 #[test]
+fn data_that_is_pushed_is_no_answer_to_what_came_last() {
+    // Two messages that are owed no reply, and half a second after the second something for this client.
+    let mut pushed = half_sent();
+    let calls = pushed.timeline.calls.get_mut(&1).expect("calls");
+    calls.iter_mut().filter(|call| call.at_ns == 1_012 * MS).for_each(|call| {
+        (call.since_ns, call.at_ns) = (1_500 * MS, 1_500 * MS);
+    });
+    let parts = largest(&asleep(pushed, EPOLL, Waker::HardIrq)).0;
+    assert!(!parts.contains(&HopKind::Reply) && !parts.contains(&HopKind::Unseen), "{parts:?}");
+}
+
+#[test]
 fn an_upload_that_keeps_coming_is_no_half() {
     let mut upload = half_sent();
     for at in (60..1_000).step_by(50) {

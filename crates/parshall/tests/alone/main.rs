@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asked;
 mod attach;
 mod attach_children;
 mod attach_port;

@@ -22,7 +22,7 @@ pub const PROVEN: f64 = 0.90;
 /// A connection that has been under way for longer is waited for.
 const CONNECTING_NS: u64 = 500_000_000;
 /// Reading bulk data and passing it on costs a few nanoseconds a byte, decryption included; from here on it is the reader that is slow.
-const READING_NS_PER_BYTE: f64 = 5.0;
+const READING_NS_PER_BYTE: f64 = 8.0;
 /// A reader that runs, or could, for this share of its time has no time left.
 const FULL: f64 = 0.85;
 
@@ -84,7 +84,8 @@ pub enum Doubt {
 pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     let requests_ns = facts.requests.time_ns();
     let connecting = connecting(facts);
-    let clients_ns = client_waits_ns(facts, &[Awaits::Close, Awaits::Connect]) + connecting.ns;
+    let awaits: &[Awaits] = if opens_for_itself(facts) { &[Awaits::Close] } else { &[Awaits::Close, Awaits::Connect] };
+    let clients_ns = client_waits_ns(facts, awaits) + connecting.ns;
     if ratio(clients_ns, requests_ns + clients_ns) > 1.0 - PROVEN {
         return Some(Doubt::Waits(clients(facts, &connecting)));
     }
@@ -93,6 +94,11 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     }
     let unseen = facts.requests.unseen_share();
     (unseen > 1.0 - PROVEN).then(|| Doubt::Unseen(unseen_words(facts, unseen)))
+}
+
+/// The subject serves requests, and no port was asked for: a connection that it opens is on their path, or no request waits for it.
+fn opens_for_itself(facts: &Facts<'_>) -> bool {
+    facts.capture.subject.ports.is_empty() && facts.requests.counted().any(|service| !service.rec.outbound)
 }
 
 /// Time that observed clients waited for this outside of their requests, scaled to the window.
@@ -113,7 +119,12 @@ struct Connecting<'f> {
 
 fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
     let mut found = Connecting { ns: 0.0, count: 0, longest_ns: 0, flow: None };
-    for flow in facts.flows.iter().map(|flow| flow.rec).filter(|flow| !serves(flow)) {
+    let ports = &facts.capture.subject.ports;
+    let asked = |flow: &parshall_evidence::FlowRecord| match ports.is_empty() {
+        true => !opens_for_itself(facts),
+        false => ports.contains(&flow.remote.port()),
+    };
+    for flow in facts.flows.iter().map(|flow| flow.rec).filter(|flow| !serves(flow) && asked(flow)) {
         let ns = flow.end_ns.saturating_sub(flow.begin_ns);
         if flow.last.state == parshall_evidence::socket::selection::state::SYN_SENT && ns >= CONNECTING_NS {
             found.ns += ns as f64;
@@ -128,7 +139,9 @@ fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
 
 /// Who of the clients waits for what.
 fn clients(facts: &Facts<'_>, connecting: &Connecting<'_>) -> String {
-    let worst = facts.clients.iter().max_by_key(|wait| wait.ns).filter(|wait| wait.ns as f64 >= connecting.ns);
+    let counts = |wait: &&ClientWait| wait.awaits == Awaits::Close || !opens_for_itself(facts);
+    let worst = facts.clients.iter().filter(counts).max_by_key(|wait| wait.ns);
+    let worst = worst.filter(|wait| wait.ns as f64 >= connecting.ns);
     match (worst, connecting.flow) {
         (Some(wait), _) => client(wait),
         (None, Some(flow)) => format!(

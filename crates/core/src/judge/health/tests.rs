@@ -53,7 +53,7 @@ fn the_table_and_the_causes_agree_on_what_is_lost() {
 
 fn of(script: Script) -> Capture {
     let mut capture = empty_capture();
-    capture.timeline = Some(Script { timeline: script.timeline }.timeline);
+    capture.timeline = Some(script.timeline);
     capture
 }
 
@@ -180,6 +180,19 @@ fn a_connection_that_is_never_established_is_no_health() {
     assert!(report.verdict.summary.contains("10.0.0.2:7000 being opened"), "{}", report.verdict.summary);
     assert_eq!(opening(2, 990 * MS).verdict.status, Status::Healthy, "it was begun just now");
     assert_eq!(opening(1, 100 * MS).verdict.status, Status::Healthy);
+}
+
+#[test]
+fn a_service_that_opens_a_connection_for_itself_lets_nobody_wait() {
+    let mut capture = with(ServiceBuilder::new(7000).requests(1_000, 0.05).cpu(1.0));
+    let mut flow = FlowBuilder::new(1, Role::Client).remote_host();
+    (flow.record.begin_ns, flow.record.last.state) = (100 * MS, 2);
+    capture.flows = crate::testkit::capture(vec![flow], vec![]).flows;
+    capture.subject.ports = Vec::new();
+    assert_eq!(verdict_of(&capture), "healthy");
+    // Of a port that was asked for, it is a client's.
+    capture.subject.ports = vec![7000];
+    assert_eq!(verdict_of(&capture), "no-dominant-cause");
 }
 
 /// A stream of 1 MB in 1,000 reads, whose reader is on a CPU for `busy_ms`; its sender waits for it.

@@ -115,7 +115,7 @@ impl Spent {
             Spent::Connect => "connecting",
             Spent::Setup => "opening connections",
             Spent::NotAccepted => "in the accept queue",
-            Spent::Mutual => "in which client and service wait for each other",
+            Spent::Mutual => "each side waiting for the other",
             Spent::Network => "on the way on this host",
             Spent::Other => "blocked otherwise",
         }

@@ -1,0 +1,58 @@
+//! Everyone who waits is asked: real clients that wait while their service seems to do nothing wrong, and beside each the same clients
+//! when they wait for nobody. Needs Python and the rung btf.
+
+use std::process::Command;
+
+use crate::common::{self, PARSHALL, Running, btf, has};
+use parshall_evidence::{Report, Status};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py");
+
+/// What is seen of a mode in three seconds; None where it cannot be observed here.
+fn observe(mode: &str) -> Option<Report> {
+    let what = "clients that wait";
+    if !has(&["python3", "setsid"], what) || !btf(what) {
+        return None;
+    }
+    let (mut service, lines): (Running, Vec<String>) =
+        common::start_lines(Command::new("setsid").args(["python3", SCRIPT, mode]), 1);
+    let port = lines[0].strip_prefix("ready ").unwrap_or_else(|| panic!("{lines:?}")).trim().to_owned();
+    let mut command = Command::new(PARSHALL);
+    command.args(["attach", "--for", "3s", "--format", "json", "--rung", "btf", "--port", &port]);
+    let report = common::finish(&mut command).report();
+    service.end();
+    Some(report)
+}
+
+#[test]
+fn a_client_that_waits_for_an_interim_answer() {
+    let Some(report) = observe("expect") else { return };
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    assert!(report.verdict.summary.contains("100 Continue"), "{}", report.verdict.summary);
+    let thinks = observe("thinks").expect("it could be observed");
+    assert_eq!(thinks.verdict.status, Status::Healthy, "{thinks:#?}");
+}
+
+#[test]
+fn a_client_that_reads_until_the_connection_ends() {
+    let Some(report) = observe("close") else { return };
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    assert!(report.verdict.summary.contains("reads on until the service closes"), "{}", report.verdict.summary);
+    // Nothing but its few short requests takes time, so a busy host may show a cause.
+    let keeps = observe("keeps").expect("it could be observed");
+    assert!(!keeps.verdict.summary.contains("reads on until"), "{keeps:#?}");
+}
+
+#[test]
+fn a_listener_from_which_nobody_accepts() {
+    let Some(report) = observe("group") else { return };
+    assert_eq!(report.verdict.cause.as_deref(), Some("accept-queue-overflow"), "{report:#?}");
+    assert!(report.verdict.summary.contains("SO_REUSEPORT"), "{}", report.verdict.summary);
+}
+
+#[test]
+fn a_name_server_that_never_answers() {
+    let Some(report) = observe("names") else { return };
+    assert_eq!(report.verdict.cause.as_deref(), Some("blocking-dns"), "{report:#?}");
+    assert!(report.verdict.summary.contains("127.9.9.9:53"), "{}", report.verdict.summary);
+}
