@@ -241,7 +241,7 @@ pub struct TailReport {
     pub share: f64,
     /// Mean time that they took, as far as they were seen.
     pub mean_ms: f64,
-    /// They take much longer than the typical request: ten times its time, and 2 ms at least.
+    /// They take much longer than the typical request: the 99th percentile is ten times the median and 2 ms at least, or they wait long enough for a cause.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notable: bool,
     /// What their time was spent on, the largest share first; `work` is what they asked for themselves.

@@ -13,6 +13,9 @@ use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall,
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
 
+/// Threads that are looked at for who had a CPU.
+const RAN_BEFORE_MAX: usize = 16;
+
 /// For so long after its reply, a thread may release what it held with a request.
 const RELEASED_NS: u64 = 1_000_000;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
@@ -341,6 +344,25 @@ impl<'a> Index<'a> {
         let last = self.timeline.off_cpu.get(&off.tid)?.last()?;
         self.note(last);
         (last.begin_ns == off.begin_ns).then(|| self.timeline.mutex_owners.get(&off.tid).copied())?
+    }
+
+    /// Who had the CPU that a thread waited for, 0 when unknown: whoever ran there before it. If that one ran for the lesser part of the
+    /// wait only, it had waited for the same CPU, and it is whoever ran before that one.
+    pub fn ran_instead(&self, off: &OffCpu) -> u32 {
+        let ready = off.wake_ns.clamp(off.begin_ns, off.end_ns);
+        let (mut tid, mut until) = (off.ran_instead_tid, off.end_ns);
+        for _ in 0..RAN_BEFORE_MAX {
+            let Some(offs) = self.timeline.off_cpu.get(&tid).filter(|_| until > ready) else { break };
+            let Some(last) = offs[..offs.partition_point(|other| other.end_ns < until)].last() else { break };
+            self.note(last);
+            let ran_ns = until - last.end_ns.max(ready);
+            let before = last.ran_instead_tid;
+            if ran_ns.saturating_mul(2) >= off.end_ns - ready || before == 0 || before == off.tid {
+                break;
+            }
+            (tid, until) = (before, last.end_ns);
+        }
+        tid
     }
 
     /// Whether a process has a single thread, as far as was seen.

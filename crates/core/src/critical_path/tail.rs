@@ -80,8 +80,9 @@ fn threshold(requests: &[Request], latency: &Latency) -> Option<u64> {
     Some(from.min(tenth).max(1))
 }
 
+/// It lay in the service's own socket meanwhile, and not in that of a service behind it.
 fn is_queued(piece: &Piece) -> bool {
-    piece.steps.iter().any(|step| step.kind.is_queue())
+    piece.steps.first().is_some_and(|step| step.kind.is_queue())
 }
 
 /// The other ends of the connections behind whose requests others waited, and the processes that hold them where these are known.

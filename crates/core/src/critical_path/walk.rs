@@ -295,7 +295,7 @@ impl<'a> Walk<'a> {
         let step = match off.why {
             Why::Throttled => Step::new(off.tid, HopKind::Throttled),
             Why::Stopped => Step::new(off.tid, HopKind::Stopped),
-            _ => Step::new(off.tid, HopKind::RunQueue).to(match off.ran_instead_tid {
+            _ => Step::new(off.tid, HopKind::RunQueue).to(match self.index.ran_instead(off) {
                 0 => Target::None,
                 other => Target::Thread(other),
             }),

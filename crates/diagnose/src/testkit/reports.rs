@@ -7,6 +7,7 @@ pub fn all() -> Vec<(&'static str, Report)> {
         ("cause", cause()),
         ("thread-cause", thread_cause()),
         ("chain", chain()),
+        ("tail", tail()),
         ("at-capacity", at_capacity()),
         ("healthy", healthy()),
         ("no-dominant-cause", no_dominant()),
@@ -407,6 +408,111 @@ pub fn chain() -> Report {
             ruled("packet-loss", none_of(4812.0, "segments", "retransmitted")),
         ],
         ..cause()
+    }
+}
+
+/// The typical request is fast, and the slowest ones wait behind another client's.
+pub fn tail() -> Report {
+    let summary = "The slowest 4.2 % of the requests (from 15.0 ms; the typical one takes 92 µs) wait behind another request, which \
+                   comes from 127.0.0.1:49750 (redis-cli 5120): redis-server 77 is on a CPU for a request, or for those before it, for \
+                   98.1 ms. Most of it in keysCommand.";
+    let hop = ChainHop {
+        process: "redis-server".into(),
+        pid: 77,
+        thread: "redis-server".into(),
+        tid: 77,
+        threads: 1,
+        of: 1,
+        waits_on: "cpu".into(),
+        text: "does not read yet: it runs on a CPU".into(),
+        share: 0.94,
+        ..ChainHop::default()
+    };
+    let finding = Finding {
+        cause: "user-cpu-bound".into(),
+        title: "The application computes".into(),
+        share: 0.94,
+        share_of: ShareOf::RequestTime,
+        lost_ms: 98.1,
+        lost_share: 0.99,
+        tail: true,
+        scaled: false,
+        confidence: Confidence::High,
+        summary: summary.into(),
+        place: Place { pid: Some(77), tid: Some(77), requests: 119, ..Place::default() },
+        chain: vec![hop.clone()],
+        evidence: vec![Evidence {
+            what: "slowest requests, their whole time".into(),
+            count: Some(119),
+            mean_ms: Some(104.2),
+            ..Evidence::default()
+        }],
+        fix: Fix {
+            text: "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs.".into(),
+            ..Fix::default()
+        },
+    };
+    let slowest = TailReport {
+        from_ms: 15.0,
+        requests: 119,
+        share: 0.042,
+        mean_ms: 104.2,
+        notable: true,
+        time: vec![share("computing", "computing", 0.94, 67_400.0), share("work", "work", 0.06, 67_400.0)],
+        behind: "another request, from 127.0.0.1:49750 (redis-cli 5120)".into(),
+        cause: Some("user-cpu-bound".into()),
+    };
+    let service = ServiceReport {
+        port: 6379,
+        address: "127.0.0.1:6379".into(),
+        transport: "tcp".into(),
+        process: "redis-server".into(),
+        pids: vec![77],
+        requests_per_s: 3051.0,
+        p50_ms: Some(0.092),
+        p99_ms: Some(206.0),
+        mean_ms: Some(4.5),
+        scaled: true,
+        outstanding: 13.7,
+        time: RequestTime {
+            unread: 0.93,
+            working: 0.07,
+            work: vec![share("on-cpu", "on a CPU", 0.07, 67_400.0)],
+            ..RequestTime::default()
+        },
+        tail: Some(slowest),
+        ..ServiceReport::default()
+    };
+    let leaf = ChainLeaf {
+        process: "redis-server".into(),
+        pid: 77,
+        thread: "redis-server".into(),
+        tid: 77,
+        cause: "user-cpu-bound".into(),
+        seen: true,
+    };
+    Report {
+        subject: Subject {
+            pids: vec![77],
+            ports: vec![6379],
+            comms: vec!["redis-server".into()],
+            ..Subject::default()
+        },
+        window_s: 5.0,
+        rung: Rung::Btf,
+        verdict: Verdict {
+            status: Status::Cause,
+            cause: Some("user-cpu-bound".into()),
+            confidence: Confidence::High,
+            summary: summary.into(),
+        },
+        service: Some(service.clone()),
+        services: vec![service],
+        chain: Some(Chain { hops: vec![hop], leaf }),
+        findings: vec![finding],
+        ruled_out: vec![ruled("run-queue-latency", figure(0.03, "1", "of the requests' time run queue"))],
+        probe: ProbeReport { cpu_ms: 61.0, observed_share: 0.184, events: 160_001, ..ProbeReport::default() },
+        ..empty()
     }
 }
 

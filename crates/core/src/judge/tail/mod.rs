@@ -20,7 +20,9 @@ use crate::units;
 
 /// The cause has this share of what the slowest requests lost, and of all of their time.
 const MIN_TAIL_SHARE: f64 = 0.5;
-/// The mean of the slow requests is this many times the median or more where a report says what they wait for.
+/// They lost most of what all requests lost if it is this share of it.
+const MOST: f64 = 0.8;
+/// The 99th percentile is this many times the median or more where a report says what the slowest requests wait for.
 const NOTABLE_TIMES: f64 = 10.0;
 /// And at least so long.
 const NOTABLE_MS: f64 = 2.0;
@@ -33,12 +35,22 @@ const FEW: u64 = 10;
 /// What is known of the slowest requests of all services.
 #[derive(Debug, Default)]
 pub struct Tails {
-    /// The cause that most of them wait for, and whether the end of the way to it was seen.
-    found: Option<(Finding, bool)>,
+    /// The cause that most of them wait for.
+    found: Option<Found>,
     /// In figures, with the service whose they are.
     reports: Vec<(Service, TailReport)>,
     /// Requests were left without an answer, which matters more.
     waited: bool,
+}
+
+/// What the slowest requests wait for.
+#[derive(Debug)]
+struct Found {
+    finding: Finding,
+    /// The end of the way to it was seen.
+    seen: bool,
+    /// They lost most of what all requests lost.
+    is_most: bool,
 }
 
 /// Judges the slowest requests. The account of all requests is in `facts` again afterwards.
@@ -47,7 +59,7 @@ pub fn judge<'a>(facts: &mut Facts<'a>, tails: &'a [Service]) -> Tails {
     let account = account::account(facts.capture, tails, &facts.requests);
     let whole = std::mem::replace(&mut facts.requests, account);
     let found = found(facts, &whole);
-    let cause = found.as_ref().map(|(finding, _)| finding.cause.as_str());
+    let cause = found.as_ref().map(|found| found.finding.cause.as_str());
     let reports = facts.requests.counted().map(|fact| (fact.rec.clone(), report(fact, &whole, cause)));
     let reports = reports.collect();
     facts.requests = whole;
@@ -63,30 +75,42 @@ impl Tails {
 
     /// The answer with regard to them.
     pub fn conclude(self, mut ranking: Ranking) -> Ranking {
-        let Some((finding, seen)) = self.found else { return ranking };
-        if ranking.verdict.status == Status::InsufficientEvidence
-            || ranking.findings.iter().any(|known| known.cause == finding.cause)
-        {
+        let Some(Found { mut finding, seen, is_most }) = self.found else { return ranking };
+        if ranking.verdict.status == Status::InsufficientEvidence {
+            return ranking;
+        }
+        if let Some(at) = ranking.findings.iter().position(|known| known.cause == finding.cause) {
+            // The typical request does not have this cause: what is said is about those that do.
+            if is_most && !self.waited {
+                finding.confidence = finding.confidence.max(ranking.findings[at].confidence);
+                ranking.findings[at] = finding;
+                return if at == 0 { answered(ranking, seen) } else { ranking };
+            }
             return ranking;
         }
         ranking.ruled_out.retain(|entry| entry.cause != finding.cause);
         ranking.not_tested.retain(|entry| entry.cause != finding.cause);
-        if ranking.verdict.status != Status::Cause && !self.waited {
-            ranking.verdict = Verdict {
-                status: Status::Cause,
-                cause: Some(finding.cause.clone()),
-                confidence: finding.confidence,
-                summary: finding.summary.clone(),
-            };
-            ranking.chain = chain::of_finding(&finding, seen);
-        }
+        let alone = ranking.verdict.status != Status::Cause && !self.waited;
         ranking.findings.push(finding);
-        ranking
+        if alone { answered(ranking, seen) } else { ranking }
     }
 }
 
+/// The first finding is the answer.
+fn answered(mut ranking: Ranking, seen: bool) -> Ranking {
+    let Some(first) = ranking.findings.first() else { return ranking };
+    ranking.verdict = Verdict {
+        status: Status::Cause,
+        cause: Some(first.cause.clone()),
+        confidence: first.confidence,
+        summary: first.summary.clone(),
+    };
+    ranking.chain = chain::of_finding(first, seen);
+    ranking
+}
+
 /// The cause of most of what the slowest requests lost.
-fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<(Finding, bool)> {
+fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
     let lost_ns = facts.requests.lost_ns();
     if lost_ns <= 0.0 {
         return None;
@@ -115,7 +139,8 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<(Finding, bool)> {
     candidate.confidence = candidate.confidence.min(confidence);
     candidate.summary = summary(service, share_of(service, whole), &candidate.summary);
     candidate.evidence.insert(0, evidence(service));
-    Some((Finding { tail: true, ..rank::finding(facts, cause, candidate, lost_share, share) }, seen))
+    let finding = Finding { tail: true, ..rank::finding(facts, cause, candidate, lost_share, share) };
+    Some(Found { finding, seen, is_most: ns >= MOST * whole.lost_ns() })
 }
 
 /// `The slowest 5 % of the requests (from 16 ms; the typical one takes 271 us) wait: ` and what the cause says.
@@ -146,7 +171,7 @@ fn evidence(service: &ServiceFact<'_>) -> Evidence {
 }
 
 fn is_queued(part: &PartFact<'_>) -> bool {
-    part.rec.hops.iter().any(|hop| hop.kind.is_queue())
+    part.rec.hops.first().is_some_and(|hop| hop.kind.is_queue())
 }
 
 fn on_cpu(part: &PartFact<'_>) -> bool {
@@ -166,13 +191,15 @@ fn report(fact: &ServiceFact<'_>, whole: &Requests<'_>, cause: Option<&str>) -> 
     let rec = fact.rec;
     let tail = rec.tail.clone().unwrap_or_default();
     let mean_ms = ratio(tail.ns as f64, tail.requests as f64) / 1e6;
-    let p50_ms = rec.p50_ns.map_or(f64::INFINITY, |ns| ns as f64 / 1e6);
+    let ms = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e6);
+    let far =
+        ms(rec.p50_ns).zip(ms(rec.p99_ns)).is_some_and(|(p50, p99)| p99 >= NOTABLE_MS && p99 >= NOTABLE_TIMES * p50);
     TailReport {
         from_ms: tail.from_ns as f64 / 1e6,
         requests: tail.requests,
         share: share_of(fact, whole),
         mean_ms,
-        notable: mean_ms >= NOTABLE_MS && mean_ms >= NOTABLE_TIMES * p50_ms,
+        notable: far || fact.slow,
         time: time(fact),
         behind: behind(fact, &tail.blockers),
         cause: cause.filter(|_| fact.slow).map(str::to_string),

@@ -146,6 +146,28 @@ fn behind_a_request_that_computes_on_the_only_thread() {
 }
 
 #[test]
+fn a_cause_that_only_the_slowest_requests_have_is_said_of_them() {
+    // It happens so often that their time is most of all time.
+    let report = report(&steady(101, 1, 200 * US).beside(999, 1_300 * MS, Does::Computes(60 * MS)));
+    assert_eq!((report.verdict.status, cause(&report)), (Status::Cause, "user-cpu-bound"), "{report:#?}");
+    assert!(report.verdict.summary.starts_with("The slowest 4.7 % of the requests"), "{}", report.verdict.summary);
+    assert!(report.findings[0].tail && report.findings.len() == 1, "{:#?}", report.findings);
+    assert_eq!(report.verdict.confidence, Confidence::High);
+}
+
+#[test]
+fn the_typical_request_has_a_cause_of_its_own() {
+    // All of them sleep for 3 ms, and some wait behind one that computes for 60 ms.
+    let mut thread = Thread { tid: 101, requests: vec![] };
+    thread.requests.extend((0..470).map(|n| (n * 10 * MS + 100 * US, 1 + n % CLIENTS, Does::Sleeps(3 * MS, SLEEP))));
+    let report = report(&thread.beside(999, 2_300 * MS, Does::Computes(60 * MS)));
+    assert_eq!(cause(&report), "timer-wait", "{report:#?}");
+    assert!(!report.verdict.summary.contains("slowest"), "{}", report.verdict.summary);
+    let others: Vec<(&str, bool)> = report.findings.iter().map(|f| (f.cause.as_str(), f.tail)).collect();
+    assert_eq!(others, [("timer-wait", false), ("user-cpu-bound", true)], "{report:#?}");
+}
+
+#[test]
 fn a_request_that_computes_longer_is_another_request_and_not_slow() {
     // Each thread serves one connection: nobody waits for the long ones.
     let threads = (0..40).map(|n| {
@@ -233,6 +255,39 @@ fn replies_of_another_server_that_are_slow_at_times() {
     assert_eq!(cause(&report), "blocking-downstream-call", "{report:#?}");
     let tail = tail(&report);
     assert!(tail.notable && tail.behind == "127.0.0.1:5432", "{tail:?}");
+}
+
+#[test]
+fn a_queue_at_a_server_that_is_asked_is_not_one_here() {
+    // Some replies of 201 take long, because it computes for others; nothing waits unread at the service itself.
+    let mut script = script();
+    for n in 0..2_000_u64 {
+        let (socket, slow) = (1 + n % CLIENTS, n % 50 == 7);
+        let (at, read) = (n * 2 * MS, if slow { n * 2 * MS + 12 * MS } else { n * 2 * MS + 30 * US });
+        let (tid, asked, served) = (1_000 + 10 * socket as u32, 9_000 + socket, 8_000 + socket);
+        let recv = OffCpu {
+            syscall: 45,
+            fd: FdKind::Tcp,
+            target: asked,
+            waker: Waker::Thread(201),
+            ..off(tid, at + 20 * US, read + 20 * US, read + 20 * US)
+        };
+        script = script
+            .socket(socket, served_socket(7000), tid)
+            .socket(asked, client_socket(6379), tid)
+            .socket(served, served_socket(6379), 201)
+            .pair(asked, served)
+            .receives(tid, socket, at, at)
+            .sends(tid, asked, at + 10 * US)
+            .receives(201, served, at + 10 * US, read)
+            .sends(201, served, read + 10 * US)
+            .off(recv)
+            .receives(tid, asked, read + 10 * US, read + 20 * US)
+            .sends(tid, socket, read + 30 * US);
+    }
+    let report = judge(&seen(script));
+    assert!(report.findings.iter().all(|finding| !finding.tail), "{report:#?}");
+    assert!(!tail(&report).behind.contains("another request"), "{:?}", tail(&report));
 }
 
 #[test]

@@ -99,8 +99,13 @@ fn classify(
 
 /// Most of the time for which they lay unread, the thread that was to read them worked on one thing.
 fn is_behind_one(fact: &ServiceFact<'_>) -> bool {
-    let queued: f64 = fact.parts.iter().filter(|p| spent::is_queued(p)).map(|p| p.rec.ns as f64).sum();
+    let queued: f64 = fact.parts.iter().filter(|p| lies_here(p)).map(|p| p.rec.ns as f64).sum();
     fact.rec.tail.as_ref().is_some_and(|tail| queued > 0.0 && tail.behind_one_ns as f64 >= BEHIND_ONE * queued)
+}
+
+/// It lay unread in the service's own socket meanwhile.
+fn lies_here(part: &PartFact<'_>) -> bool {
+    part.rec.hops.first().is_some_and(|hop| hop.kind.is_queue())
 }
 
 fn spent_on(context: &Context<'_>, part: &PartFact<'_>, behind_one: bool) -> Spent {
@@ -112,7 +117,7 @@ fn spent_on(context: &Context<'_>, part: &PartFact<'_>, behind_one: bool) -> Spe
         _ if on_cpu && spent::is_locked(part) && !context.is_interpreter_lock(part) => Spent::Lock,
         _ if on_cpu && spent::is_locked(part) => context.computes(leaf),
         // A queue of many cheap requests is how much there is to do at times.
-        _ if on_cpu && spent::is_queued(part) && behind_one => context.computes(leaf),
+        _ if on_cpu && lies_here(part) && behind_one => context.computes(leaf),
         _ if on_cpu => Spent::Work,
         _ => spent,
     }
