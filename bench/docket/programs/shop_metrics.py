@@ -2,7 +2,6 @@
 """A web application with metrics in prometheus_client's multiprocess mode. Workers that have ended leave their files:
 `shop_metrics.py leave FOLDER COUNT` makes the files of COUNT of them."""
 import os
-import shutil
 import sys
 import time
 
@@ -25,7 +24,9 @@ if __name__ == "__main__":
     for name in os.listdir(folder):
         kind = name.split("_")[0]
         for i in range(count):
-            shutil.copy(os.path.join(folder, name), os.path.join(folder, f"{kind}_{1000000 + i}.db"))
+            with open(os.path.join(folder, name), "rb") as one, open(os.path.join(folder, f"{kind}_{1000000 + i}.db"), "wb") as other:
+                other.write(one.read(1 << 16))
+                other.truncate(1 << 20)
 else:
     PAGES, SECONDS = metrics()
 
