@@ -6,7 +6,8 @@ import socket
 import sys
 import time
 
-host, port, lines, every, path, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]) / 1e3, sys.argv[5], float(sys.argv[6])
+host, port, lines = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+every, path, seconds = float(sys.argv[4]) / 1e3, sys.argv[5], float(sys.argv[6])
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.connect((host, port))
 
