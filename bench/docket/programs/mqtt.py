@@ -2,7 +2,8 @@
 """Clients of an MQTT broker. All set TCP_NODELAY.
 
     mqtt.py devices HOST:PORT COUNT FILE        COUNT devices: each answers a command with its state and, in a message of its own, "done"
-    mqtt.py control HOST:PORT SECONDS COUNT     sends each a command, the next 20 ms after the last is done; prints how long they take
+    mqtt.py control HOST:PORT SECONDS COUNT [GAP_MS]
+                                                sends each a command, the next 20 ms after the last is done; prints how long they take
 """
 import json
 import socket
@@ -41,7 +42,7 @@ def devices(count, ready):
     time.sleep(1e6 * len(held))
 
 
-def control(seconds, count):
+def control(seconds, count, gap=20):
     ms, errors = [], []
     until = time.monotonic() + float(seconds)
 
@@ -54,7 +55,7 @@ def control(seconds, count):
             begun = time.monotonic()
             held.publish(f"plant/{number}/command", b"open", qos=0)
             (ms if done.wait(5) else errors).append((time.monotonic() - begun) * 1e3)
-            time.sleep(0.02)
+            time.sleep(float(gap) / 1e3)
         held.loop_stop()
     threads = [threading.Thread(target=one, args=(i,)) for i in range(int(count))]
     for t in threads:
