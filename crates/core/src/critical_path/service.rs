@@ -128,11 +128,8 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
     let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
-    let tail = if group.followed {
-        None
-    } else {
-        tail::of(index, group.outbound, &kept().copied().collect::<Vec<_>>(), &latency)
-    };
+    let kept_requests: Vec<Request> = kept().copied().collect();
+    let tail = (!group.followed).then(|| tail::of(index, group.outbound, &kept_requests, &latency)).flatten();
     Some(Service {
         address: group.remote.unwrap_or_else(|| address(index, members, group.port)),
         transport: if group.udp { Transport::Udp } else { Transport::Tcp },
