@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, Hop, HopKind, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{FlowId, Hop, HopKind, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
 
 use super::debt::{Debt, debt};
 use super::doing::{Doing, doing};
@@ -48,6 +48,8 @@ pub struct Scene<'a> {
     /// Processes with a thread of which it is not known what it waits for.
     unseen: BTreeSet<u32>,
     debts: BTreeMap<FlowId, Debt>,
+    /// Threads that slept for most of the window, whatever they do at its end.
+    mostly_asleep: BTreeSet<u32>,
 }
 
 /// Which thread of some processes has a request.
@@ -111,6 +113,7 @@ impl<'a> Scene<'a> {
             awaits_any: waiting.threads.iter().filter(|t| t.awaits_any).map(|t| t.pid).collect(),
             unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).collect(),
             debts: BTreeMap::new(),
+            mostly_asleep: BTreeSet::new(),
         };
         for end in &waiting.ends {
             scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
@@ -122,6 +125,12 @@ impl<'a> Scene<'a> {
         scene.debts = waiting.ends.iter().map(|end| (end.id, debt(end))).collect();
         scene.settle();
         scene
+    }
+
+    /// With what the accounts of the threads tell.
+    pub fn knowing(self, threads: &[ThreadRecord], window_ns: u64) -> Scene<'a> {
+        let asleep = threads.iter().filter(|thread| thread.cpu_ns < window_ns / 2);
+        Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self }
     }
 
     /// Decides the ends at which a request and a reply moved in the same tick: a served connection on which its process waits for
@@ -263,9 +272,19 @@ impl<'a> Scene<'a> {
                 self.reply(first, to, false, way)
             }
             None if self.partner_of_loop(end).is_some() => self.through_partner(end, way),
-            None if awaited => Way { hops: Vec::new(), class: Class::Quiet },
+            None if awaited || self.has_a_loop_that_runs(end) => Way { hops: Vec::new(), class: Class::Quiet },
             None => Way::end(self.any_hop(end, HopKind::Unseen), Class::Unclear),
         }
+    }
+
+    /// It runs at this moment, and slept for most of the window.
+    fn runs_by_chance(&self, thread: &WaitingThread, doing: Doing<'_>) -> bool {
+        matches!(doing, Doing::Running) && self.mostly_asleep.contains(&thread.tid)
+    }
+
+    fn has_a_loop_that_runs(&self, end: &WaitingEnd) -> bool {
+        let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
+        threads.any(|thread| self.runs_by_chance(thread, doing(self, thread)))
     }
 
     /// An event loop of the processes that hold an end, and waits for the other end of a UNIX socket on which nobody waits there.
@@ -351,6 +370,12 @@ impl<'a> Scene<'a> {
         let enough = kinds.values().copied().filter(|(count, ..)| *count >= ends.len()).collect();
         match (only(enough), found.first()) {
             (Some((_, thread, doing)), _) => Pick::This(thread, doing),
+            // They have more in hands than they can work on, and ran at that moment by chance: they go from one to the next.
+            (None, Some(_))
+                if found.iter().all(|(t, d)| matches!(d, Doing::Running) && self.mostly_asleep.contains(&t.tid)) =>
+            {
+                Pick::Nobody
+            }
             (None, Some((thread, _))) => Pick::One(thread),
             (None, None) => Pick::Nobody,
         }

@@ -68,7 +68,7 @@ struct Held<'a> {
 /// The requests that waited when the window of a capture ended; `found` are the services that the probes saw.
 pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
     let Some(waiting) = &capture.waiting else { return Waited::default() };
-    let scene = Scene::new(waiting);
+    let scene = Scene::new(waiting).knowing(&capture.threads, capture.window_ns);
     let mut held = Vec::new();
     let served: BTreeSet<u32> = scene.served_debts().flat_map(|end| end.pids.iter().copied()).collect();
     for end in waiting.ends.iter().filter(|end| end.subject) {

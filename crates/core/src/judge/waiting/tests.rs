@@ -146,6 +146,21 @@ fn a_long_poll_owes_nothing_and_is_mentioned() {
 }
 
 #[test]
+fn an_event_loop_that_happens_to_run_has_none_of_its_long_polls() {
+    let runs = WaitingThread { state: 'R', still: Some(false), ..thread(100, 100, "") };
+    let status = |cpu_ns: u64| {
+        let mut capture = scene((1..6).map(read).collect(), vec![runs.clone()]);
+        let mut record = crate::testkit::ThreadBuilder::new(100).record;
+        (record.pid, record.cpu_ns) = (100, cpu_ns);
+        capture.threads = vec![record];
+        judge(&capture).verdict.status
+    };
+    assert_eq!(status(2_000_000), Status::Healthy);
+    // One that computes all of the time may do so with one of them.
+    assert_ne!(status(capture_of(vec![], vec![]).window_ns), Status::Healthy);
+}
+
+#[test]
 fn a_relay_that_reads_and_passes_nothing_on_is_no_long_poll() {
     let relay = || vec![awaiting(thread(100, 100, "select"), &[1, 2])];
     let with = |opened: Vec<FlowBuilder>| {
