@@ -51,6 +51,8 @@ pub struct ObserveOptions {
     pub window: Duration,
     /// The best rung to use; None for the best the host offers.
     pub rung: Option<Rung>,
+    /// The first bytes of what sockets send and receive may be looked at.
+    pub peek: bool,
     /// Draw progress on stderr.
     pub progress: bool,
     /// The stacks whose functions are named.

@@ -471,4 +471,6 @@ fn observed_pids(observed: &HashSet<u32>, threads: &[ThreadRecord]) -> BTreeMap<
 }
 
 #[cfg(test)]
+mod programs;
+#[cfg(test)]
 mod tests;

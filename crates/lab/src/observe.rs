@@ -32,6 +32,7 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
         &ObserveOptions {
             window: request.window,
             rung: request.rung,
+            peek: true,
             progress: false,
             naming: if request.save.is_some() { Naming::All } else { Naming::Shown },
             // No fault starts a relay of parshall.

@@ -140,7 +140,9 @@ struct flow {
 	u64 recv_since;   /* `arrived` of the data of a receive whose sock_recv_length event is still to come */
 	u64 send_begin;   /* when the send that has not returned began */
 	u32 head;         /* four bytes that the last receive took: the length of a message */
-	u32 has_head;
+	u8 has_head;
+	u8 unknown_calls; /* that were looked at within the slice; FRAMES_SEEN once one had a frame */
+	u8 pad[2];
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];

@@ -117,3 +117,27 @@ fn nothing_is_looked_at_where_that_is_not_wanted() {
     let calls = calls(&Config { without_frames: true, ..talker.config(64) });
     assert!(calls.len() >= 100 && calls.iter().all(|call| call.frame(true).is_none()), "{}", calls.len());
 }
+
+#[test]
+fn a_connection_that_shows_nothing_is_not_looked_at_for_long() {
+    if !ready("calls without frames") {
+        return;
+    }
+    let _alone = alone();
+    // Its data are all ones.
+    let talker = Talker::start_as("timeline::wait", "1");
+    let mut probes = Probes::load(&talker.config(64)).unwrap();
+    probes.attach_always().unwrap();
+    probes.owners().unwrap();
+    probes.begin_slice().unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    probes.end_slice();
+    let looked_at: Vec<(u64, u8)> = probes
+        .flows()
+        .unwrap()
+        .iter()
+        .map(|dump| (dump.flow.calls.recvs + dump.flow.calls.sends, dump.flow.unknown_calls))
+        .collect();
+    assert!(looked_at.iter().any(|(calls, looked_at)| *calls > 64 && *looked_at == 32), "{looked_at:?}");
+    assert!(looked_at.iter().all(|(_, looked_at)| *looked_at <= 32), "{looked_at:?}");
+}

@@ -55,7 +55,7 @@ pub struct Btf;
 
 impl window::Rung for Btf {
     fn open(&self, resolved: &Resolved, options: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
-        let mut probes = Probes::load(&config(resolved)).context("loading the probes")?;
+        let mut probes = Probes::load(&config(resolved, options)).context("loading the probes")?;
         probes.attach_always()?;
         for sock in resolved.sockets.iter().filter(|sock| sock.listening && sock.mptcp) {
             probes.add_mptcp_port(sock.netns, sock.local.port())?;
@@ -485,7 +485,7 @@ fn served(resolved: &Resolved) -> impl Iterator<Item = FlowId> {
     open.filter(move |sock| arrived(sock.netns, sock.local.port())).filter_map(|sock| sock.cookie)
 }
 
-fn config(resolved: &Resolved) -> Config {
+fn config(resolved: &Resolved, options: &ObserveOptions) -> Config {
     Config {
         tgids: scopes(resolved),
         port: resolved.select.port(),
@@ -494,6 +494,7 @@ fn config(resolved: &Resolved) -> Config {
         // Where there are too many for all, the room is for those that carry data.
         eager_flows: if resolved.sockets.len() > FLOWS_EAGER as usize { 0 } else { FLOWS_EAGER },
         without_children: !resolved.select.follows_children(),
+        without_frames: !options.peek,
         ..Config::default()
     }
 }

@@ -69,9 +69,20 @@ pub struct ObserveArgs {
     /// Use no better rung of evidence than this one (`parshall doctor` says which the host offers)
     #[arg(long, value_name = "RUNG")]
     pub(super) rung: Option<RungArg>,
+    #[command(flatten)]
+    pub(super) peek: PeekArgs,
     /// Also write the evidence to FILE, which only you may read; `parshall show FILE` shows it again
     #[arg(long, value_name = "FILE")]
     pub(super) save: Option<PathBuf>,
+}
+
+/// What of the data may be looked at; shared by `run`, `attach` and `try`.
+#[derive(Debug, Args)]
+pub struct PeekArgs {
+    /// Do not look at the first 16 bytes of what sockets send and receive. They are compared in the kernel with the forms of messages of
+    /// known protocols, and not kept; without, several requests at a time on one connection are told apart less often
+    #[arg(long)]
+    pub(super) no_peek: bool,
 }
 
 /// Where a report goes; shared by `run`, `attach` and `show`.
@@ -159,6 +170,8 @@ pub struct TryArgs {
     /// How long a window is: 500ms, 1s, 1m (from 200ms to 1h)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = value::window)]
     pub(super) window: Duration,
+    #[command(flatten)]
+    pub(super) peek: PeekArgs,
     /// Do not ask before the change is made
     #[arg(short, long)]
     pub(super) yes: bool,

@@ -87,6 +87,7 @@ impl TryArgs {
             observe: ObserveOptions {
                 window: self.window,
                 rung: None,
+                peek: !self.peek.no_peek,
                 progress: std::io::stderr().is_terminal(),
                 naming: Naming::Nothing,
                 read_relay: |_| None,
@@ -137,6 +138,7 @@ impl ObserveArgs {
         ObserveOptions {
             window,
             rung: self.rung.map(Rung::from),
+            peek: !self.peek.no_peek,
             progress: std::io::stderr().is_terminal(),
             naming: if self.save.is_some() { Naming::All } else { Naming::Shown },
             read_relay,

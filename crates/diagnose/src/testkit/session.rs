@@ -33,6 +33,7 @@ pub fn open(select: &Select, rung: Option<Rung>) -> Session {
     let options = ObserveOptions {
         window: Duration::from_secs(30),
         rung,
+        peek: true,
         progress: false,
         naming: Naming::Shown,
         read_relay: |_| None,

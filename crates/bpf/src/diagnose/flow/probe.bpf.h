@@ -393,7 +393,7 @@ static __always_inline void flow_enter_slice(struct flow *st)
 	st->last_release = RL_CUT;
 	st->in_send = 0;
 	st->arrived = st->last_arrival = st->recv_since = st->send_begin = 0;
-	st->has_head = 0;
+	st->has_head = st->unknown_calls = 0;
 }
 
 /* An application that has sent this often without a receive does not want what waits for it: it streams. */

@@ -8,6 +8,10 @@
 /* Set before load: 0 if nothing of the data may be looked at. */
 const volatile u8 peek = 1;
 
+/* A connection without a frame in so many calls of a slice is not looked at again within it. */
+#define UNKNOWN_CALLS_MAX 32
+#define FRAMES_SEEN 255
+
 /* Of a reader that takes the length of a message first, and then the rest. */
 #define LENGTH_BYTES 4
 
@@ -55,12 +59,20 @@ static __always_inline u64 user_buffer(u32 op, u64 *length)
 	return first.base;
 }
 
+static __always_inline void note_frame(struct flow *st, struct frame *frame)
+{
+	if (frame->protocol)
+		st->unknown_calls = FRAMES_SEEN;
+	else if (st->unknown_calls != FRAMES_SEEN)
+		st->unknown_calls++;
+}
+
 MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 {
 	struct frame_bytes in = {};
 	u64 n = bytes, at;
 
-	if (!peek)
+	if (!peek || (st->unknown_calls >= UNKNOWN_CALLS_MAX && st->unknown_calls != FRAMES_SEEN))
 		return;
 	at = user_buffer(op, &n);
 	if (!at)
@@ -76,6 +88,7 @@ MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 		in.n = n + LENGTH_BYTES;
 		in.total += LENGTH_BYTES;
 		read_frame(&in, frame);
+		note_frame(st, frame);
 		return;
 	}
 	if (n > FRAME_BYTES)
@@ -89,6 +102,7 @@ MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 		return;
 	}
 	read_frame(&in, frame);
+	note_frame(st, frame);
 }
 
 MERGED void see_datagram(u32 op, u32 bytes, struct frame *frame)
