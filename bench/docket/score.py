@@ -1,4 +1,5 @@
 """Compares the verdicts of stored runs with the expected causes. Pure functions over the records of the runner."""
+import tomllib
 from collections import Counter
 
 # A healthy verdict is a missed slowness if the change makes the median better by at least this ratio.
@@ -103,3 +104,33 @@ def _baseline(run):
 
 def _want(cases, run):
     return cases[run["case"]].expect["causes"]
+
+
+JUDGEMENTS = ("right", "acceptable", "none", "wrong", "missed", "accused")
+
+
+def by_hand(path):
+    """The rows of the figures of a round whose verdicts were judged by hand: [figure, n, share]. `path` is a TOML file with a table
+    `[judged]`: for each slow case `right`, `acceptable`, `none` (no cause, and not called healthy), `wrong` or `missed` (called healthy); for each
+    healthy one `right` or `accused`; and with what confidence, as in `case = ["right", "high"]`. `healthy` lists the healthy ones."""
+    with open(path, "rb") as f:
+        round_ = tomllib.load(f)
+    healthy = set(round_["healthy"])
+    unknown = {j for j, _ in round_["judged"].values()} - set(JUDGEMENTS)
+    if unknown:
+        raise ValueError(f"{path}: unknown judgement {', '.join(unknown)}")
+    slow = {c: j for c, (j, _) in round_["judged"].items() if c not in healthy}
+    well = {c: j for c, (j, _) in round_["judged"].items() if c in healthy}
+    sure = [j for j, confidence in round_["judged"].values() if confidence == "high"]
+
+    def row(name, hits, of):
+        return [name, f"{hits} of {of}", f"{hits / of:.0%}" if of else "-"]
+
+    count = Counter(slow.values())
+    return [
+        *(row(f"slow: {name}", count[name], len(slow)) for name in JUDGEMENTS[:5]),
+        row("slow: right or acceptable", count["right"] + count["acceptable"], len(slow)),
+        row("healthy: right", sum(j == "right" for j in well.values()), len(well)),
+        row("healthy: accused", sum(j == "accused" for j in well.values()), len(well)),
+        row("high confidence: right or acceptable", sum(j in ("right", "acceptable") for j in sure), len(sure)),
+    ]

@@ -31,12 +31,15 @@ def main():
     if mode == "names":
         silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         silent.bind(NAMES)
+    service = os.getpid()
     if os.fork() == 0:
         for taken in listeners:
             taken.close()
         for _ in range(CLIENTS):
             threading.Thread(target=client, args=(mode, port), daemon=True).start()
-        time.sleep(1000)
+        while os.getppid() == service:
+            time.sleep(0.2)
+        os._exit(0)
     threading.Thread(target=lambda: (os.read(0, 1), os.killpg(0, 9)), daemon=True).start()
     time.sleep(0.5)
     os.write(1, b"ready %d\n" % port)
@@ -90,12 +93,11 @@ def ask_names():
 
 def client(mode, port):
     while True:
-        connection = socket.create_connection(("127.0.0.1", port))
         try:
-            ask(mode, connection)
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                ask(mode, connection)
         except (TimeoutError, ConnectionError):
-            pass
-        connection.close()
+            time.sleep(0.01)
 
 
 def ask(mode, connection):
