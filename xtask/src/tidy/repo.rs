@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 /// The directory of the causes; one file or directory each.
 const CAUSES: &str = "crates/core/src/judge/cause/";
 /// Files in that directory that are not causes.
-const NOT_CAUSES: [&str; 3] = ["mod", "common", "tests"];
+const NOT_CAUSES: [&str; 4] = ["mod", "base", "common", "tests"];
 /// The documentation of the causes, with a row for each.
 const CAUSE_DOCS: &str = "docs/causes.md";
 /// The faults of the lab, and the docket's cases of real programs with known causes. Each cause needs at least one of either.

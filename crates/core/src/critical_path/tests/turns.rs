@@ -113,3 +113,28 @@ fn a_connection_that_is_kept_for_one_client_is_a_limit() {
     assert_eq!((limit.most, limit.next.map(|next| next.port())), (1, Some(9000)));
     assert!(!only(one_session(false)).limits.iter().any(|limit| limit.by_connections));
 }
+
+#[test]
+fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
+    // 201 holds the lock until 400 and 101 gets it from 300, which got it from 201; each sleeps while it has it.
+    let script = sessions()
+        .receives(101, 1, 100, 100)
+        .sleeps(101, 110, 700, EPOLL, Waker::Thread(301))
+        .sleeps(101, 710, 900, EPOLL, Waker::HardIrq)
+        .sends(101, 1, 910)
+        .receives(301, 3, 50, 50)
+        .sleeps(301, 60, 400, EPOLL, Waker::Thread(201))
+        .sleeps(301, 410, 690, EPOLL, Waker::HardIrq)
+        .sends(301, 3, 705)
+        .receives(201, 2, 10, 10)
+        .sleeps(201, 20, 390, EPOLL, Waker::HardIrq)
+        .sends(201, 2, 405);
+    let service = only(script);
+    let all = ways(&service);
+    has(&service, "101:Lock > 301:Timer", 280);
+    has(&service, "301:Lock > 201:Timer", 330);
+    has(&service, "101:Lock > 301:Lock > 201:Timer", 280);
+    // The three sessions' own sleeps.
+    let own: u64 = all.iter().filter(|(way, _)| way.ends_with(":Timer") && !way.contains('>')).map(|(_, ns)| ns).sum();
+    assert_eq!(own, 190 + 280 + 370, "{all:?}");
+}

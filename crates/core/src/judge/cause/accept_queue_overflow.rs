@@ -3,11 +3,12 @@
 //!
 //! Look-alikes: SYNs lost on the path (`syn-loss`: no listener drops any), a program that is out of descriptors (`fd-limit`), which
 //! fills the queue too and is then the cause.
+use super::base::{Candidate, Cause, Outcome, Refused, denied, stalls};
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, Refused, denied, record, stalls};
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, Spent, network};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 use parshall_evidence::{ListenerCounters, Place, ShareOf};

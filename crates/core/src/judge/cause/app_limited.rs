@@ -6,9 +6,10 @@
 //! than a segment.
 use parshall_evidence::{Confidence, Figure};
 
-use super::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, record, stalls, thread_name, who};
+use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::{Blame, Facts, Part};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -4,10 +4,11 @@
 //! and pages that are read back after they were reclaimed (memory-reclaim).
 use parshall_evidence::Hop;
 
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::units;
 
 /// The entry in the list.

@@ -4,10 +4,11 @@
 use parshall_evidence::timeline::Op;
 use parshall_evidence::{Evidence, FlowId};
 
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

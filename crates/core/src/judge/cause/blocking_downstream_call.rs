@@ -4,10 +4,11 @@
 //! question (the flow's own account says so), and a name server.
 use parshall_evidence::HopKind;
 
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::{self, named};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -1,11 +1,12 @@
 //! A thread with a request writes to a log, a pipe or a terminal, and waits until that takes more.
 //!
 //! Look-alikes: a data file (blocking-disk-io), and a pipe on which the thread waits for another process' answer.
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::requests::writes;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::units;
 
 /// The entry in the list.

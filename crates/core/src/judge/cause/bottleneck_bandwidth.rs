@@ -3,9 +3,10 @@
 //!
 //! Look-alikes: random loss (`packet-loss`) and a policer, where the round trip stays near its minimum; a limit of the local device
 //! (`local-shaper`).
-use super::{Candidate, Cause, Outcome, denied, place_of, record, uses_bbr, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, uses_bbr, who};
 use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::{Blame, Facts, rtt_ns};
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::stats::ratio;
 use crate::units;

@@ -4,9 +4,10 @@
 //!
 //! Look-alikes: an application that fixed its buffer (`rcvbuf-locked`, `sndbuf-limited`), a window without scaling
 //! (`rtt-window-bound`).
-use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::units;
 

@@ -1,9 +1,9 @@
 //! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{ChainHop, Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
+use parshall_evidence::{Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
 
-use super::{Candidate, Outcome, denied};
+use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{PartFact, ServiceFact, queue_of, turn_of, workers_keep_one_each};
@@ -18,25 +18,6 @@ pub const MIN_REQUEST_SHARE: f64 = 0.30;
 const END_SEEN: f64 = 0.7;
 /// Fewer followed requests are an anecdote.
 const REQUESTS_MIN: u64 = 5;
-
-/// Time that requests lost.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RequestLoss {
-    /// Lost time, scaled to the window.
-    pub ns: f64,
-    /// Time of all requests of the affected services.
-    pub time_ns: f64,
-    /// Mean loss of a request, in nanoseconds.
-    pub each_ns: f64,
-    /// Requests of the affected services that were seen.
-    pub requests: u64,
-    /// The way to it.
-    pub chain: Vec<ChainHop>,
-    /// What the wait was for in the end was seen.
-    pub seen: bool,
-    /// Some of them did nothing but wait and were not answered: that is named, however much else was lost.
-    pub waited: bool,
-}
 
 /// What requests lost to one thing.
 pub struct Waits<'f, 'a> {

@@ -3,10 +3,11 @@
 //!
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
+use super::base::{Cause, Outcome};
 use super::common::{Waits, limited, not_spent, outstanding};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::units;
 
 /// The entry in the list.

@@ -5,12 +5,14 @@
 //! those whose cost is the TLS handshake's computing (`handshake-per-request`).
 use parshall_evidence::{Confidence, HopKind};
 
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls};
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, denied, handshake_per_request, place_of, record, stalls};
+use super::handshake_per_request;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::network::OF_LIFE_MIN;
 use crate::judge::facts::{Blame, Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

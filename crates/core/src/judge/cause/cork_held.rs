@@ -3,9 +3,10 @@
 //! Look-alike: a retransmission timeout lasts 200 ms too, but retransmits a segment.
 use parshall_evidence::{Confidence, Evidence, Release};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls};
+use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

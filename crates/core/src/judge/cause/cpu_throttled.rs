@@ -4,12 +4,13 @@
 //! Look-alikes: the run queue (the quota is not used up), a pause of the whole process such as a garbage collection.
 use parshall_evidence::{CgroupCpu, Evidence};
 
+use super::base::{Candidate, Cause, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls};
 use super::common::Waits;
-use super::{Candidate, Cause, Outcome, ThreadLoss, denied, main_thread, place_of, record, shows, stalls};
 use crate::judge::chain::named;
 use crate::judge::denial::{self, Denial, count, count_of};
 use crate::judge::facts::{Blame, Facts, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -3,9 +3,10 @@
 //! Look-alikes: a listener that is not served fast enough (`accept-queue-overflow`), where the process has descriptors left.
 use parshall_evidence::{DescriptorUse, Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use super::base::{Candidate, Cause, Outcome, Refused, denied};
 use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -4,10 +4,12 @@
 //! other computing (`user-cpu-bound`).
 use parshall_evidence::Evidence;
 
-use super::{Cause, Outcome, denied, record, user_cpu_bound};
+use super::base::{Cause, Outcome, denied};
+use super::user_cpu_bound;
 use crate::judge::denial::{Denial, amount, count, share};
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, Crypto};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -1,10 +1,11 @@
 //! Requests wait unread for one thread that is never idle, while others that serve the same service are.
 //!
 //! Look-alikes: a single thread that serves all (user-cpu-bound, or at capacity), threads that wait for a CPU (run-queue-latency).
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 

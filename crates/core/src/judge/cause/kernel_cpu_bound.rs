@@ -2,10 +2,11 @@
 //!
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
+use super::base::{Cause, Outcome};
 use super::common::{Mode, Waits, hottest_of_process, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::report;
 
 /// The entry in the list.

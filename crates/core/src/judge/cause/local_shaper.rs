@@ -2,9 +2,10 @@
 //!
 //! Look-alikes: a bottleneck elsewhere (`bottleneck-bandwidth`: the queue of the local device holds nothing back), random loss
 //! (`packet-loss`: the round trip stays near its minimum).
-use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, who};
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, network, rtt_ns};
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::units;
 

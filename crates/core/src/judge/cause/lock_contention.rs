@@ -5,10 +5,11 @@
 //! sleep in futex for want of work, an interpreter's lock whose holder computes (user-cpu-bound), and a garbage collector.
 use parshall_evidence::{Evidence, Hop, HopKind};
 
+use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, not_spent, outstanding};
-use super::{Candidate, Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -3,10 +3,11 @@
 //! Look-alikes: a file that is read for the first time (blocking-disk-io), fresh pages that are only cleared (page-fault-churn).
 use parshall_evidence::{Evidence, MemoryGroup};
 
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent, requests};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

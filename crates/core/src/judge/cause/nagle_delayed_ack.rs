@@ -5,10 +5,11 @@
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
 use parshall_evidence::{Confidence, Evidence, Figure, Release};
 
-use super::{Candidate, Cause, Outcome, denied, not_lost, place_of, record, stalls, try_command};
+use super::base::{Candidate, Cause, Outcome, denied, nodelay_is_on, not_lost, place_of, stalls, try_command};
 use crate::judge::denial::amount;
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 
@@ -75,11 +76,6 @@ fn explained_by_sender(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
         false => format!("Write both parts at once (writev or a buffer), or set TCP_NODELAY on the {end} socket."),
     };
     (summary, fix)
-}
-
-/// TCP_NODELAY was on when the flow was seen last.
-pub fn nodelay_is_on(flow: &FlowFact<'_>) -> bool {
-    flow.rec.last.nonagle != 255 && flow.rec.last.nonagle & 1 != 0
 }
 
 /// The timer's setting: 40 ms (TCP_DELACK_MIN) unless the waits were clearly longer; they end a little later than it.

@@ -4,11 +4,11 @@
 //! write: that delays no message.
 use parshall_evidence::{Evidence, Figure};
 
-use super::nagle_delayed_ack::nodelay_is_on;
-use super::{Candidate, Cause, Outcome, denied, not_lost, place_of, record, stalls, try_command, who};
+use super::base::{Candidate, Cause, Outcome, denied, nodelay_is_on, not_lost, place_of, stalls, try_command, who};
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

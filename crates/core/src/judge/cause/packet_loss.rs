@@ -5,9 +5,10 @@
 //! `retransmission-timeout`; a stream that fills its path is `bottleneck-bandwidth`.
 use parshall_evidence::{Confidence, Evidence};
 
-use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, try_command, uses_bbr, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, try_command, uses_bbr, who};
 use crate::judge::denial::{Denial, count_of};
 use crate::judge::facts::{Blame, Facts};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

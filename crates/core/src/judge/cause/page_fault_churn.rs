@@ -2,10 +2,11 @@
 //! the process' mappings.
 //!
 //! Look-alikes: memory that is reclaimed (memory-reclaim), other work of the kernel (kernel-cpu-bound).
+use super::base::{Cause, Outcome};
 use super::common::{Mode, Waits, hottest_of_process, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {

@@ -5,11 +5,12 @@
 //! CPU away is one.
 use parshall_evidence::{Confidence, Figure};
 
-use super::{Candidate, Cause, Outcome, denied, not_lost, peer_command, peer_words, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, denied, not_lost, peer_command, peer_words, place_of, stalls, who};
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::thread::State as ThreadState;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

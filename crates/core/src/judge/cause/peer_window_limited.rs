@@ -3,11 +3,10 @@
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
 use parshall_evidence::Confidence;
 
-use super::{
-    Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, record, stalls, try_command, who,
-};
+use super::base::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

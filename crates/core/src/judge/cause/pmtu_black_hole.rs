@@ -3,9 +3,10 @@
 //!
 //! Look-alikes: loss (`packet-loss`, `retransmission-timeout`), which small segments suffer too and from which flows recover; a peer
 //! that is gone, from which nothing comes back.
-use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, who};
 use crate::judge::denial::{Denial, count_of};
 use crate::judge::facts::{Blame, Facts};
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::units;
 

@@ -4,9 +4,10 @@
 //! number of clients.
 use parshall_evidence::{Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use super::base::{Candidate, Cause, Outcome, Refused, denied};
 use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

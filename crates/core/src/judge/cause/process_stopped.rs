@@ -1,10 +1,11 @@
 //! The process that has the request was stopped: by SIGSTOP, a debugger or the freezer of its control group.
 //!
 //! Look-alikes: quota (cpu-throttled), a garbage collector (stop-the-world), a CPU that others use (run-queue-latency).
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {

@@ -1,9 +1,10 @@
 //! The receiver set SO_RCVBUF: its window cannot grow, and is smaller than what the path holds in one round trip.
 //!
 //! Look-alikes: the kernel's own limit (`buffer-sysctl-cap`), a reader that does not keep up (`slow-reader`: data waits unread).
-use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, try_command, who};
+use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::units;
 

@@ -2,10 +2,11 @@
 //!
 //! Look-alikes: a reader that does not keep up with full segments (`slow-reader`), a small buffer of full segments (`rcvbuf-locked`,
 //! `buffer-sysctl-cap`): nothing is merged or pruned there.
-use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, who};
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::network::RCVBUF_LOCK;
 use crate::judge::facts::{Blame, Facts};
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::stats::ratio;
 use crate::units;

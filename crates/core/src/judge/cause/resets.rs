@@ -5,7 +5,7 @@
 use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::{Figure, Place, Service, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused, denied};
+use super::base::{Candidate, Cause, Outcome, Refused, denied};
 use crate::judge::denial::{Denial, amount, count, count_of};
 use crate::judge::facts::{Facts, FlowFact, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow_rules::serves;

@@ -4,10 +4,11 @@
 //! handshakes (`syn-loss`). A cork waits 200 ms too, and retransmits nothing.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, denied, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, who};
 use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -2,9 +2,10 @@
 //!
 //! Look-alikes: a window that is small since its owner fixed it (`rcvbuf-locked`) or the host does (`buffer-sysctl-cap`); one that
 //! is shut by a reader that does not keep up (`peer-window-limited`: it carries far less than itself in a round trip).
-use super::{Candidate, Cause, Outcome, not_lost, peer_command, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, not_lost, peer_command, place_of, stalls, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::units;
 

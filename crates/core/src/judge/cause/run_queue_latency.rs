@@ -6,11 +6,12 @@ use std::collections::BTreeSet;
 
 use parshall_evidence::{Confidence, Place, Rung};
 
+use super::base::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use super::common::{Waits, not_spent};
-use super::{Candidate, Cause, Outcome, ThreadLoss, record, thread_name};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -5,10 +5,11 @@
 //! requests (its time is idle), a connection for each request (`connection-per-request`).
 use parshall_evidence::{Confidence, PeerCommand};
 
-use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls};
+use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
 use crate::judge::facts::network::Chatter;
 use crate::judge::facts::{Blame, Facts, Lost, rtt_ns};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -69,7 +70,7 @@ fn one_at_a_time(facts: &Facts<'_>, worst: usize, lost: &Lost) -> Outcome {
     let rate = ratio(flow.rec.calls.exchanges as f64 * flow.ledger.scale, flow.ledger.wall_ns / 1e9);
     let summary = format!(
         "{}: one request is under way at a time, and the next one follows the reply: {} a second, each a round trip of {}.",
-        super::who(facts, lost),
+        super::base::who(facts, lost),
         words::about(flow.ledger.scaled, units::count_f(rate)),
         units::duration(rtt)
     );

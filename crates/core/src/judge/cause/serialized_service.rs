@@ -3,10 +3,11 @@
 //! By Little's law a request then takes as many reply intervals as requests are outstanding. Look-alikes: a thread at work all of
 //! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
 //! (timer-wait: their replies come bunched or at random).
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent, outstanding};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -5,10 +5,11 @@
 //! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
 use parshall_evidence::Confidence;
 
-use super::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, record, stalls, thread_name, who};
+use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::{quantile, ratio};
 use crate::units;

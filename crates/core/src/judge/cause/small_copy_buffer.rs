@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell, ThreadRecord};
 
-use super::{Candidate, Cause, Outcome, ThreadLoss, denied, record, thread_name};
+use super::base::{Candidate, Cause, Outcome, ThreadLoss, denied, thread_name};
 use crate::judge::denial::{Denial, amount, count_of, share};
 use crate::judge::facts::{Facts, Lost, Shape, ThreadFact};
 use crate::judge::ledger::thread::State;
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

@@ -2,9 +2,10 @@
 //!
 //! Look-alikes: the kernel's own limit (`buffer-sysctl-cap`), and a path whose queue makes every ACK late (`local-shaper`,
 //! `bottleneck-bandwidth`): there the round trip is far above its minimum.
-use super::{Candidate, Cause, Outcome, not_lost, place_of, record, stalls, try_command, who};
+use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls, try_command, who};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
+use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::stats::ratio;
 use crate::units;

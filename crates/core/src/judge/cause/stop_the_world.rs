@@ -2,11 +2,12 @@
 //! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::requests::is_collector;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;

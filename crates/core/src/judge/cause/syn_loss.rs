@@ -4,9 +4,10 @@
 //! answer at all.
 use parshall_evidence::ShareOf;
 
-use super::{Candidate, Cause, Outcome, Refused, denied, place_of, record, stalls, who};
+use super::base::{Candidate, Cause, Outcome, Refused, denied, place_of, stalls, who};
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Blame, Facts, network};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -3,10 +3,11 @@
 //!
 //! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
 //! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
+use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
-use super::{Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -3,9 +3,10 @@
 //! Look-alikes: datagrams lost on the way, or in the device, which no socket counts.
 use parshall_evidence::{Place, ShareOf};
 
-use super::{Candidate, Cause, Outcome, Refused, denied, record};
+use super::base::{Candidate, Cause, Outcome, Refused, denied};
 use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::{Facts, Lost};
+use crate::judge::record;
 use crate::judge::words;
 use crate::units;
 

@@ -4,15 +4,17 @@
 //! that is saturated by cheap requests, which is healthy.
 use parshall_evidence::{Confidence, Evidence, Figure, HopKind, Place};
 
-use super::common::{Mode, Waits, hottest, hottest_of_process};
-use super::{
-    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, handshake_per_request, main_thread, place_of, record,
-    shows, small_copy_buffer, stalls, thread_name,
+use super::base::{
+    Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
 };
+use super::common::{Mode, Waits, hottest, hottest_of_process};
+use super::handshake_per_request;
+use super::small_copy_buffer;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
+use crate::judge::record;
 use crate::judge::runtime::{self, Runtime};
 use crate::judge::words;
 use crate::report;

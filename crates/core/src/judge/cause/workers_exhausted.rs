@@ -2,10 +2,11 @@
 //!
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
+use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, limited, not_spent, outstanding};
-use super::{Candidate, Cause, Outcome, record};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
+use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
