@@ -13,6 +13,8 @@ use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall,
 /// The longest time in which a runtime gives what is ready to another thread.
 const GIVEN_NS: u64 = 500_000;
 
+/// A shorter wait for a CPU is what a turn of any other thread takes.
+const LONG_WAIT_NS: u64 = 4_000_000;
 /// Threads that are looked at for who had a CPU.
 const RAN_BEFORE_MAX: usize = 16;
 
@@ -96,6 +98,8 @@ pub struct Index<'a> {
     limits: HashMap<(bool, u16), Vec<Limit>>,
     /// Processes with a limit on what they pass on to a server, with its address.
     limited: HashSet<(u32, SocketAddr)>,
+    /// Processes that were out of quota at times.
+    throttled: HashSet<u32>,
     /// Times off the CPU that something was concluded from, by thread and begin; None where nobody asks for them.
     used: Option<RefCell<HashSet<(u32, u64)>>>,
 }
@@ -148,6 +152,7 @@ impl<'a> Index<'a> {
             answers: HashMap::new(),
             limits: HashMap::new(),
             limited: HashSet::new(),
+            throttled: throttled(timeline),
             used: None,
         };
         index.note_sleeps();
@@ -346,18 +351,25 @@ impl<'a> Index<'a> {
         (last.begin_ns == off.begin_ns).then(|| self.timeline.mutex_owners.get(&off.tid).copied())?
     }
 
-    /// Who had the CPU that a thread waited for, 0 when unknown: whoever ran there before it. If that one ran for the lesser part of the
-    /// wait only, it had waited for the same CPU, and it is whoever ran before that one.
+    /// Who had the CPU that a thread waited for, 0 when unknown: whoever ran there before it. If the wait is long, and that one had waited
+    /// for the CPU itself for most of it, it is whoever ran before that one. Where a quota is used up, waits do not tell: all threads have them.
     pub fn ran_instead(&self, off: &OffCpu) -> u32 {
         let ready = off.wake_ns.clamp(off.begin_ns, off.end_ns);
         let (mut tid, mut until) = (off.ran_instead_tid, off.end_ns);
+        let is_throttled = self.names(off.tid).is_some_and(|names| self.throttled.contains(&names.pid));
+        // A case of an earlier version has no more than the waits of followed requests: who waited beside them is not known.
+        let is_partial = self.timeline.left_out > 0 && !self.timeline.has_tails;
+        if off.end_ns - ready < LONG_WAIT_NS || is_throttled || is_partial {
+            return tid;
+        }
         for _ in 0..RAN_BEFORE_MAX {
             let Some(offs) = self.timeline.off_cpu.get(&tid).filter(|_| until > ready) else { break };
             let Some(last) = offs[..offs.partition_point(|other| other.end_ns < until)].last() else { break };
             self.note(last);
-            let ran_ns = until - last.end_ns.max(ready);
+            let waited_ns = last.end_ns.saturating_sub(last.wake_ns.max(ready));
             let before = last.ran_instead_tid;
-            if ran_ns.saturating_mul(2) >= off.end_ns - ready || before == 0 || before == off.tid {
+            let mostly = waited_ns.saturating_mul(2) > off.end_ns - ready;
+            if last.why == Why::Stopped || !mostly || before == 0 || before == off.tid {
                 break;
             }
             (tid, until) = (before, last.end_ns);
@@ -601,5 +613,41 @@ impl<'a> Index<'a> {
         let next = &offs[offs.partition_point(|o| o.begin_ns < from)..];
         let sleep = next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns);
         sleep.inspect(|off| self.note(off)).map_or(u64::MAX, |off| off.begin_ns)
+    }
+}
+
+fn throttled(timeline: &Timeline) -> HashSet<u32> {
+    let out_of_quota = timeline.off_cpu.values().flatten().filter(|off| off.why == Why::Throttled);
+    out_of_quota.filter_map(|off| timeline.names.get(&off.tid)).map(|names| names.pid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::timeline::{Script, off};
+
+    const US: u64 = 1_000;
+
+    #[test]
+    fn a_cpu_is_had_by_who_ran_on_it_for_most_of_the_wait() {
+        // 901 has the CPU; then 102, which had waited for it, runs, and 101 next, which had waited since 200.
+        let waits =
+            |tid, end_us: u64, ran_instead_tid| OffCpu { ran_instead_tid, ..off(tid, 200 * US, 200 * US, end_us * US) };
+        let of = |ran_from: u64, until: u64, change: &dyn Fn(&mut Timeline)| {
+            let wait = waits(101, until, 102);
+            let mut timeline = Script::new().off(wait).off(waits(102, ran_from, 901)).timeline;
+            change(&mut timeline);
+            Index::new(&timeline).ran_instead(&wait)
+        };
+        let nothing = |_: &mut Timeline| {};
+        assert_eq!(of(7_000, 8_000, &nothing), 901);
+        assert_eq!(of(4_000, 8_000, &nothing), 102, "it ran for most of the wait");
+        assert_eq!(of(3_000, 3_500, &nothing), 102, "a short wait");
+        let throttled = |timeline: &mut Timeline| {
+            let out = OffCpu { why: Why::Throttled, ..off(102, 0, 100 * US, 100 * US) };
+            timeline.off_cpu.entry(102).or_default().insert(0, out);
+        };
+        assert_eq!(of(7_000, 8_000, &throttled), 102, "its quota is used up at times");
+        assert_eq!(of(7_000, 8_000, &|timeline: &mut Timeline| timeline.left_out = 1), 102, "an earlier version");
     }
 }

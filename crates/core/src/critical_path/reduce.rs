@@ -1,7 +1,7 @@
 //! The part of a timeline that is enough to find the same services in: what a saved case keeps of a large one.
 use std::collections::HashSet;
 
-use parshall_evidence::timeline::{OffCpu, Waker};
+use parshall_evidence::timeline::{OffCpu, Waker, Why};
 use parshall_evidence::{FlowId, Timeline};
 
 use super::index::Index;
@@ -17,7 +17,8 @@ pub fn reduced(mut timeline: Timeline) -> Timeline {
     let mut left_out = 0;
     timeline.off_cpu.retain(|_, offs| {
         let had = offs.len();
-        offs.retain(|off| used.contains(&(off.tid, off.begin_ns)));
+        // Whether a process was out of quota says something of all of its threads.
+        offs.retain(|off| off.why == Why::Throttled || used.contains(&(off.tid, off.begin_ns)));
         left_out += (had - offs.len()) as u64;
         !offs.is_empty()
     });

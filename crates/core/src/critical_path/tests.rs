@@ -66,23 +66,6 @@ fn work_on_the_cpu_and_a_disk() {
 }
 
 #[test]
-fn a_cpu_is_had_by_who_ran_on_it_for_most_of_the_wait() {
-    // 901 has the CPU until 700; then 102, which had waited for it, runs for a moment, and 101 next.
-    let waits = |tid, end_ns, ran_instead_tid| OffCpu { ran_instead_tid, ..off(tid, 200, 200, end_ns) };
-    let of = |ran_until: u64| {
-        let script = serving(102).receives(101, 1, 90, 100).sends(101, 1, 900);
-        let mut script = script.off(waits(101, 800, 102)).off(waits(102, ran_until, 901));
-        let hog = Names { pid: 900, thread: "hog".to_string(), process: "hog".to_string() };
-        script.timeline.names.insert(901, hog);
-        let service = only(script);
-        let part = service.path.iter().find(|p| p.hops[0].kind == HopKind::RunQueue).expect("a wait for a CPU");
-        part.hops[0].target.clone()
-    };
-    assert_eq!(of(700), "hog 900");
-    assert_eq!(of(400), "t102 of p100 100");
-}
-
-#[test]
 fn a_lock_leads_to_what_its_holder_does() {
     // Thread 102 holds the lock and sleeps; 101 waits for it.
     let service = only(

@@ -146,7 +146,8 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
 /// `The slowest 5 % of the requests (from 16 ms; the typical one takes 271 us) wait: ` and what the cause says.
 fn summary(service: &ServiceFact<'_>, share: f64, sentence: &str) -> String {
     let Some(tail) = &service.rec.tail else { return sentence.to_string() };
-    let queued = worst(service).is_some_and(|part| is_queued(part) && on_cpu(part));
+    let computes = |part: &PartFact<'_>| is_queued(part) && on_cpu(part) && part.spent != Spent::RunQueue;
+    let queued = worst(service).is_some_and(computes);
     let behind = match tail.blockers.first() {
         Some(client) if queued => format!(" behind another request, which comes from {client}"),
         None if queued => " for the thread that is to read them".to_string(),
