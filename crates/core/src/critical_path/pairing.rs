@@ -156,10 +156,16 @@ pub fn in_order(seen: &Seen<'_>) -> Option<Vec<Request>> {
 
 /// The requests of a connection on which several are under way and no reply is known to be whose: each ends with the oldest one's.
 /// The sum of their times and their number are true, the single times are not.
+///
+/// What a client sends and needs no reply for (settings, acknowledgements) would be the oldest request ever after. It shows by the number
+/// of open requests, which never falls below what it was then.
 pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
+    let unanswered = unanswered(apart);
+    let last_reply = apart.iter().rposition(|one| !one.asks).unwrap_or(0);
     let mut open: VecDeque<Request> = VecDeque::new();
     let mut requests = Vec::new();
-    for one in apart {
+    let owed = apart.iter().enumerate().filter(|(n, _)| !unanswered.contains(n) || *n > last_reply);
+    for (_, one) in owed {
         let call = &seen.calls[one.call];
         if one.asks {
             let request = seen.view.begun(seen.id, call, seen.slice.begin);
@@ -168,14 +174,30 @@ pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
             requests.push(seen.view.ended(request, call));
         }
     }
-    let end = seen.slice.end;
-    requests.extend(open.into_iter().map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
+    // What is sent before a connection closes needs no reply either.
+    if !seen.closes {
+        let end = seen.slice.end;
+        requests.extend(open.into_iter().map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
+    }
     requests
+}
+
+/// The moves of requests, by their place, after which never again as few requests were open as before them.
+fn unanswered(apart: &[Move]) -> BTreeSet<usize> {
+    let mut open = Vec::new();
+    for (n, one) in apart.iter().enumerate() {
+        if one.asks {
+            open.push(n);
+        } else {
+            open.pop();
+        }
+    }
+    open.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::Frame;
+    use parshall_evidence::timeline::{Frame, Socket};
 
     use super::*;
     use crate::critical_path::requests::{sent, served};
@@ -340,6 +362,16 @@ mod tests {
         let requests = served(1, &served_socket(7000), &calls, &[(0, 1_000 * MS)]);
         assert_eq!(requests.len(), 24);
         assert!(requests.iter().all(|r| r.cut && r.overlaps && r.reply_tid.is_some()));
-        assert_eq!(requests.iter().map(Request::ns).sum::<u64>() / MS, 6 * (8 + 11 + 8 + 7));
+        let sum = |requests: &[Request]| requests.iter().map(Request::ns).sum::<u64>() / MS;
+        assert_eq!(sum(&requests), 6 * (8 + 11 + 8 + 7));
+        // What the client sends first and last has no reply: neither makes the others longer.
+        calls.iter_mut().for_each(|call| (call.since_ns, call.at_ns) = (call.since_ns + 50 * MS, call.at_ns + 50 * MS));
+        calls.insert(0, plain(R, 40));
+        calls.push(plain(R, 400));
+        let open = served(1, &served_socket(7000), &calls, &[(0, 1_000 * MS)]);
+        let (answered, last) = open.split_at(24);
+        assert_eq!((sum(answered), last.len(), last[0].reply_tid), (6 * (8 + 11 + 8 + 7), 1, None));
+        let closed = Socket { closed_ns: Some(500 * MS), ..served_socket(7000) };
+        assert_eq!(served(1, &closed, &calls, &[(0, 1_000 * MS)]).len(), 24);
     }
 }
