@@ -374,4 +374,62 @@ mod tests {
         let closed = Socket { closed_ns: Some(500 * MS), ..served_socket(7000) };
         assert_eq!(served(1, &closed, &calls, &[(0, 1_000 * MS)]).len(), 24);
     }
+
+    mod properties {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::testkit::timeline::client_socket;
+
+        fn frame() -> impl Strategy<Value = Option<Frame>> {
+            let kinds = prop_oneof![any::<u8>(), Just(1), Just(22), Just(23), Just(b'Q'), Just(b'*'), Just(255)];
+            let lengths = prop_oneof![0..200_u32, any::<u32>()];
+            let fields = (0..Protocol::ALL.len(), kinds, 0..3_u8, lengths, prop_oneof![0..20_u32, any::<u32>()]);
+            let of = |(protocol, kind, flags, length, stream)| {
+                let protocol = Protocol::ALL[protocol];
+                Frame { protocol, kind, flags, length, stream }
+            };
+            proptest::option::of(fields.prop_map(of))
+        }
+
+        /// Calls of a connection, which has one protocol or none.
+        fn calls() -> impl Strategy<Value = Vec<SocketCall>> {
+            let one = (0..3_u8, 0..5 * MS, 0..2 * MS, prop_oneof![0..300_u32, any::<u32>()], frame());
+            let protocol = proptest::option::of(0..Protocol::ALL.len());
+            (vec(one, 0..60), protocol).prop_map(|(calls, protocol)| {
+                let mut at_ns = 0;
+                let of = |(op, after_ns, took_ns, bytes, frame): (u8, u64, u64, u32, Option<Frame>)| {
+                    at_ns += after_ns;
+                    let op = [R, S, Op::Accept][usize::from(op)];
+                    let one = |frame: Frame| Frame {
+                        protocol: protocol.map_or(frame.protocol, |n| Protocol::ALL[n]),
+                        ..frame
+                    };
+                    let since_ns = at_ns.saturating_sub(took_ns);
+                    SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes, peer: 0, frame: frame.map(one) }
+                };
+                calls.into_iter().map(of).collect()
+            })
+        }
+
+        proptest! {
+            #[test]
+            fn whatever_calls_show_a_request_ends_after_it_arrived_and_within_its_slice(calls in calls(), closes in proptest::option::of(0..300 * MS)) {
+                let slices = [(0, 50 * MS), (60 * MS, 200 * MS)];
+                let socket = Socket { closed_ns: closes, ..served_socket(7000) };
+                let asked = calls.iter().filter(|call| call.op == R).count();
+                let found = served(1, &socket, &calls, &slices);
+                prop_assert!(found.len() <= asked + slices.len() + calls.len(), "{found:?}");
+                let both = found.iter().chain(&sent(1, &calls, &slices)).copied().collect::<Vec<_>>();
+                for request in both {
+                    let within = slices.iter().any(|(begin, end)| *begin <= request.arrived_ns && request.end_ns <= *end);
+                    prop_assert!(request.arrived_ns <= request.end_ns && within, "{request:?}");
+                }
+                // A datagram socket takes them in another way.
+                let udp = Socket { udp: true, ..client_socket(53) };
+                served(1, &udp, &calls, &slices);
+            }
+        }
+    }
 }
