@@ -93,6 +93,8 @@ pub struct Seen<'a> {
     pub view: View,
     /// The slice.
     pub slice: Slice,
+    /// The connection closed in it.
+    pub closes: bool,
     /// The calls in it.
     pub calls: &'a [SocketCall],
     /// What each of them is.

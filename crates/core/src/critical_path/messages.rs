@@ -168,7 +168,7 @@ impl Reader {
         let begins = frame.filter(|_| protocol == Protocol::Tls || self.rest[direction].is_none());
         let Some(frame) = begins else { return self.goes_on(direction, call.bytes) };
         let part = self.begun(&frame, calls, n);
-        let moved = call.bytes + before;
+        let moved = call.bytes.saturating_add(before);
         let rest = frame.length.checked_sub(moved).filter(|rest| *rest > 0);
         let after = if part == Part::Control { Part::Control } else { Part::Rest };
         self.rest[direction] = rest.map(|rest| (rest, after));

@@ -7,23 +7,25 @@
 //!
 //! A server may also send by itself (pushes, subscriptions). What a client sends meanwhile is no request then, if what the server sends
 //! next comes when it would have come anyway.
+use std::collections::BTreeSet;
+
 use super::messages::Part;
 
 /// What comes this long after the call before in its direction is apart from it.
 const APART_NS: u64 = 100_000;
 /// Turns of either direction that tell something.
 const TURNS_MIN: usize = 4;
-/// Turns of several moves: in all, and those in which the directions do not have the same number.
+/// Turns of several moves: in all, and those with more in one direction, for each direction.
 const SEVERAL_MIN: usize = 3;
-const UNEVEN_MIN: usize = 2;
-/// The sums of both directions may differ by this: slices cut at both ends.
-const DIFFERENCE_MAX: i64 = 2;
+const UNEVEN_MIN: usize = 3;
+/// See [`returns`].
+const RETURNS: i64 = 2;
 /// Replies that tell whether a server sends by itself.
 const UNASKED_MIN: usize = 4;
 const ASKED_MIN: usize = 2;
 const PERIODS_MIN: usize = 8;
 /// An acknowledgement of a push has no more bytes.
-const ACKNOWLEDGEMENT_MAX: u32 = 16;
+const ACKNOWLEDGEMENT_MAX: u32 = 32;
 
 /// A call that moved a request or a reply, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,19 +65,28 @@ pub fn overlaps(apart: &[Move]) -> bool {
     if turns.len() < TURNS_MIN || several.len() < SEVERAL_MIN {
         return false;
     }
-    let (mut open, mut least) = (0, 0);
-    for (asked, replied) in &turns {
-        open += asked - replied;
-        least = least.min(open);
-    }
-    // The last turn may be cut.
-    let balanced = open.abs() <= DIFFERENCE_MAX && least >= -DIFFERENCE_MAX;
     let uneven = several.iter().filter(|(asked, replied)| asked != replied).count();
-    let batches: std::collections::BTreeSet<i64> =
-        several.iter().filter(|(asked, replied)| asked == replied).map(|(asked, _)| *asked).collect();
-    let side_by_side = several.iter().filter(|(asked, _)| *asked > 1).count() >= UNEVEN_MIN
-        && several.iter().any(|(_, replied)| *replied > 1);
-    balanced && side_by_side && (uneven >= UNEVEN_MIN || batches.len() >= 2)
+    if uneven * 4 <= several.len() {
+        // Batches of different sizes, each answered before the next one.
+        let sizes = several.iter().filter(|(asked, replied)| asked == replied).map(|(asked, _)| *asked);
+        return sizes.collect::<BTreeSet<i64>>().len() > 1;
+    }
+    let more = |asks: bool| several.iter().filter(|(a, r)| if asks { a > r } else { r > a }).count();
+    more(true) >= UNEVEN_MIN && more(false) >= UNEVEN_MIN && returns(&turns)
+}
+
+/// Whether the number of open requests comes back again and again. Numbers of pieces, which have nothing to do with each other, add up to
+/// a random walk: after steps whose squares sum to S its range is larger than the root of S / 2 nearly always.
+fn returns(turns: &[(i64, i64)]) -> bool {
+    let (mut open, mut least, mut most, mut squares) = (0_i64, 0, 0, 0);
+    for (asked, replied) in turns {
+        let step = asked - replied;
+        open += step;
+        squares += step * step;
+        (least, most) = (least.min(open), most.max(open));
+    }
+    let range: i64 = most - least;
+    range * range * RETURNS <= squares
 }
 
 /// How many moves of either direction followed each other, in turns. A connection that begins with what the server sends has that left
@@ -115,6 +126,8 @@ pub fn pushes(apart: &[Move]) -> Option<Pushes> {
     let mut intervals: Vec<(u64, bool)> = Vec::new();
     let mut waits = Vec::new();
     let (mut last, mut asked): (Option<u64>, Option<u64>) = (None, None);
+    let asked_for = apart.iter().filter(|one| one.asks).count();
+    let replies = apart.len() - asked_for;
     let small = apart.iter().filter(|one| one.asks).all(|one| one.bytes <= ACKNOWLEDGEMENT_MAX);
     for one in apart {
         if one.asks {
@@ -136,10 +149,13 @@ pub fn pushes(apart: &[Move]) -> Option<Pushes> {
     let regardless = unasked.len() >= UNASKED_MIN
         && unasked.len() >= after_request.len()
         && after_request.len() >= ASKED_MIN
+        && replies >= 2 * asked_for
         && alike(at(&unasked, 50), at(&after_request, 50))
         && unlike_replies;
-    // The intervals are more even than the times since requests: a reply is at least as uneven as what it waits for.
-    let even = all.len() >= PERIODS_MIN
+    // The intervals are more even than the times since requests: a reply is at least as uneven as what it waits for. Replies of a server
+    // that looks for requests at certain times are so, too.
+    let even = small
+        && all.len() >= PERIODS_MIN
         && waits.len() >= PERIODS_MIN
         && spread(&all) * 5 <= at(&all, 50)
         && spread(&all) * 2 < spread(&waits);
@@ -225,6 +241,54 @@ mod tests {
     }
 
     #[test]
+    fn pieces_of_requests_and_replies_are_no_overlap_however_many() {
+        // A linear congruential generator: the numbers of pieces of both directions are independent.
+        let mut seed = 1_u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        let mut found = 0;
+        for _ in 0..1_000 {
+            let (most, turns) = (2 + next(3), 10 + next(200));
+            let mut at = 0.0;
+            let mut all = Vec::new();
+            for _ in 0..turns {
+                for direction in ['r', 's'] {
+                    for _ in 0..=next(most) {
+                        at += 2.0 + next(10) as f64;
+                        all.push((direction, at));
+                    }
+                }
+            }
+            found += u32::from(overlaps(&moves(all)));
+        }
+        assert!(found <= 20, "{found} of 1000");
+    }
+
+    #[test]
+    fn many_requests_side_by_side_overlap() {
+        // Four at a time at most, each of which takes 5 to 90 ms.
+        let mut seed = 1_u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        let mut all: Vec<(char, f64)> = Vec::new();
+        let mut slots = [0.0_f64; 4];
+        for _ in 0..200 {
+            let slot = (0..4).min_by(|a, b| slots[*a].total_cmp(&slots[*b])).expect("four");
+            let asked = slots[slot] + 2.0 + next(40) as f64;
+            let replied = asked + 5.0 + next(85) as f64;
+            slots[slot] = replied;
+            all.extend([('r', asked), ('s', replied)]);
+        }
+        all.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let all = moves(all);
+        assert!(overlaps(&all) && pushes(&all).is_none());
+    }
+
+    #[test]
     fn a_reader_of_single_bytes_reads_one_request() {
         let byte = |n: u64, at: u64| Move { asks: true, since_ns: at, at_ns: at + n * 2_000, bytes: 1, call: 0 };
         let mut all = Vec::new();
@@ -251,7 +315,10 @@ mod tests {
         assert_eq!(pushed.interval_ns, 100 * MS);
         // An answer to each push, after a time that differs: the pushes are even and the times since the answers are not.
         let of = |n: usize| [('s', n as f64 * 100.0), ('r', n as f64 * 100.0 + 5.0 + (n * 37 % 80) as f64)];
-        assert!(pushes(&moves((0..30).flat_map(of))).is_some());
+        let mut answered = moves((0..30).flat_map(of));
+        assert_eq!(pushes(&answered), None, "a server may look for requests every 100 ms");
+        answered.iter_mut().filter(|one| one.asks).for_each(|one| one.bytes = 6);
+        assert!(pushes(&answered).is_some());
     }
 
     #[test]

@@ -156,10 +156,16 @@ pub fn in_order(seen: &Seen<'_>) -> Option<Vec<Request>> {
 
 /// The requests of a connection on which several are under way and no reply is known to be whose: each ends with the oldest one's.
 /// The sum of their times and their number are true, the single times are not.
+///
+/// What a client sends and needs no reply for (settings, acknowledgements) would be the oldest request ever after. It shows by the number
+/// of open requests, which never falls below what it was then.
 pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
+    let unanswered = unanswered(apart);
+    let last_reply = apart.iter().rposition(|one| !one.asks).unwrap_or(0);
     let mut open: VecDeque<Request> = VecDeque::new();
     let mut requests = Vec::new();
-    for one in apart {
+    let owed = apart.iter().enumerate().filter(|(n, _)| !unanswered.contains(n) || *n > last_reply);
+    for (_, one) in owed {
         let call = &seen.calls[one.call];
         if one.asks {
             let request = seen.view.begun(seen.id, call, seen.slice.begin);
@@ -168,14 +174,30 @@ pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
             requests.push(seen.view.ended(request, call));
         }
     }
-    let end = seen.slice.end;
-    requests.extend(open.into_iter().map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
+    // What is sent before a connection closes needs no reply either.
+    if !seen.closes {
+        let end = seen.slice.end;
+        requests.extend(open.into_iter().map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
+    }
     requests
+}
+
+/// The moves of requests, by their place, after which never again as few requests were open as before them.
+fn unanswered(apart: &[Move]) -> BTreeSet<usize> {
+    let mut open = Vec::new();
+    for (n, one) in apart.iter().enumerate() {
+        if one.asks {
+            open.push(n);
+        } else {
+            open.pop();
+        }
+    }
+    open.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::Frame;
+    use parshall_evidence::timeline::{Frame, Socket};
 
     use super::*;
     use crate::critical_path::requests::{sent, served};
@@ -340,6 +362,74 @@ mod tests {
         let requests = served(1, &served_socket(7000), &calls, &[(0, 1_000 * MS)]);
         assert_eq!(requests.len(), 24);
         assert!(requests.iter().all(|r| r.cut && r.overlaps && r.reply_tid.is_some()));
-        assert_eq!(requests.iter().map(Request::ns).sum::<u64>() / MS, 6 * (8 + 11 + 8 + 7));
+        let sum = |requests: &[Request]| requests.iter().map(Request::ns).sum::<u64>() / MS;
+        assert_eq!(sum(&requests), 6 * (8 + 11 + 8 + 7));
+        // What the client sends first and last has no reply: neither makes the others longer.
+        calls.iter_mut().for_each(|call| (call.since_ns, call.at_ns) = (call.since_ns + 50 * MS, call.at_ns + 50 * MS));
+        calls.insert(0, plain(R, 40));
+        calls.push(plain(R, 400));
+        let open = served(1, &served_socket(7000), &calls, &[(0, 1_000 * MS)]);
+        let (answered, last) = open.split_at(24);
+        assert_eq!((sum(answered), last.len(), last[0].reply_tid), (6 * (8 + 11 + 8 + 7), 1, None));
+        let closed = Socket { closed_ns: Some(500 * MS), ..served_socket(7000) };
+        assert_eq!(served(1, &closed, &calls, &[(0, 1_000 * MS)]).len(), 24);
+    }
+
+    mod properties {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::testkit::timeline::client_socket;
+
+        fn frame() -> impl Strategy<Value = Option<Frame>> {
+            let kinds = prop_oneof![any::<u8>(), Just(1), Just(22), Just(23), Just(b'Q'), Just(b'*'), Just(255)];
+            let lengths = prop_oneof![0..200_u32, any::<u32>()];
+            let fields = (0..Protocol::ALL.len(), kinds, 0..3_u8, lengths, prop_oneof![0..20_u32, any::<u32>()]);
+            let of = |(protocol, kind, flags, length, stream)| {
+                let protocol = Protocol::ALL[protocol];
+                Frame { protocol, kind, flags, length, stream }
+            };
+            proptest::option::of(fields.prop_map(of))
+        }
+
+        /// Calls of a connection, which has one protocol or none.
+        fn calls() -> impl Strategy<Value = Vec<SocketCall>> {
+            let one = (0..3_u8, 0..5 * MS, 0..2 * MS, prop_oneof![0..300_u32, any::<u32>()], frame());
+            let protocol = proptest::option::of(0..Protocol::ALL.len());
+            (vec(one, 0..60), protocol).prop_map(|(calls, protocol)| {
+                let mut at_ns = 0;
+                let of = |(op, after_ns, took_ns, bytes, frame): (u8, u64, u64, u32, Option<Frame>)| {
+                    at_ns += after_ns;
+                    let op = [R, S, Op::Accept][usize::from(op)];
+                    let one = |frame: Frame| Frame {
+                        protocol: protocol.map_or(frame.protocol, |n| Protocol::ALL[n]),
+                        ..frame
+                    };
+                    let since_ns = at_ns.saturating_sub(took_ns);
+                    SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes, peer: 0, frame: frame.map(one) }
+                };
+                calls.into_iter().map(of).collect()
+            })
+        }
+
+        proptest! {
+            #[test]
+            fn whatever_calls_show_a_request_ends_after_it_arrived_and_within_its_slice(calls in calls(), closes in proptest::option::of(0..300 * MS)) {
+                let slices = [(0, 50 * MS), (60 * MS, 200 * MS)];
+                let socket = Socket { closed_ns: closes, ..served_socket(7000) };
+                let asked = calls.iter().filter(|call| call.op == R).count();
+                let found = served(1, &socket, &calls, &slices);
+                prop_assert!(found.len() <= asked + slices.len() + calls.len(), "{found:?}");
+                let both = found.iter().chain(&sent(1, &calls, &slices)).copied().collect::<Vec<_>>();
+                for request in both {
+                    let within = slices.iter().any(|(begin, end)| *begin <= request.arrived_ns && request.end_ns <= *end);
+                    prop_assert!(request.arrived_ns <= request.end_ns && within, "{request:?}");
+                }
+                // A datagram socket takes them in another way.
+                let udp = Socket { udp: true, ..client_socket(53) };
+                served(1, &udp, &calls, &slices);
+            }
+        }
     }
 }

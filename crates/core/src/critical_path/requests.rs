@@ -54,6 +54,7 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
             id,
             view,
             slice: Slice { end, ..slice },
+            closes: closed_ns.is_some_and(|at| at <= slice.end),
             calls: &calls[within.clone()],
             parts: &messages.parts[within.clone()],
             surplus: &messages.surplus[within],

@@ -129,6 +129,7 @@ fn attach_options() {
     let plain = attach("parshall attach --port 80");
     assert_eq!(plain.observe.window, Duration::from_secs(5));
     assert_eq!(plain.observe.rung, None);
+    assert!(plain.observe.peek && !attach("parshall attach --port 80 --no-peek").observe.peek);
     assert_eq!(plain.results.output.format, report::Format::Text);
     assert!(plain.results.save.is_none());
     let full = attach("parshall attach --port 80 --for 500ms --rung procfs --format json --color always --save x.json");
