@@ -147,6 +147,21 @@ mod tests {
     }
 
     #[test]
+    fn a_stranger_with_the_name_of_the_service_is_no_part_of_it() {
+        let verdict = |observed: u32| {
+            let mut capture = with(waits_while("app 812"));
+            let mut timeline = parshall_evidence::Timeline::default();
+            timeline.observed_pids = [(100, 0), (observed, 0)].into();
+            let services = capture.services.clone();
+            capture.timeline = Some(timeline);
+            let facts = crate::judge::facts::Facts::new(&capture, &services);
+            facts.requests.share(super::Spent::RunQueue) > 0.5
+        };
+        assert!(verdict(100), "it is no process that was observed with the service");
+        assert!(!verdict(812), "it is a child of the service, or asks it");
+    }
+
+    #[test]
     fn behind_its_own_threads_it_is_their_work() {
         assert_eq!(verdict_of(&with(waits_while("app"))), "user-cpu-bound");
         let cheap = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("app");

@@ -371,8 +371,15 @@ impl<'c> Context<'c> {
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
     fn is_own(&self, target: &str) -> bool {
-        let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        let name = target.rsplit_once(' ').filter(|(_, last)| number(last)).map_or(target, |(name, _)| name);
+        let numbered = target.rsplit_once(' ').and_then(|(name, last)| Some((name, last.parse::<u32>().ok()?)));
+        // Another process may have the name of this one, as all scripts of an interpreter do.
+        let observed = self.capture.timeline.as_ref().map(|timeline| &timeline.observed_pids);
+        if let (Some((_, pid)), Some(observed)) = (numbered, observed.filter(|pids| !pids.is_empty())) {
+            if !observed.contains_key(&pid) && !target.starts_with("ksoftirqd") && !target.starts_with("napi/") {
+                return false;
+            }
+        }
+        let name = numbered.map_or(target, |(name, _)| name);
         let process = name.rsplit(" of ").next().unwrap_or(name);
         let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
         let known = |name: &str| !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
