@@ -20,6 +20,8 @@ const RAN_BEFORE_MAX: usize = 16;
 
 /// For so long after its reply, a thread may release what it held with a request.
 const RELEASED_NS: u64 = 1_000_000;
+/// Sleeps of a wait that a thread looks after at intervals.
+const LOOKS_MAX: usize = 200;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
 const AT_WORK_MAX: usize = 16;
 
@@ -227,6 +229,26 @@ impl<'a> Index<'a> {
         self.note_sleep(*first);
         self.note_sleep(*second);
         Some(first != second)
+    }
+
+    /// Who ended a wait that a thread looked after at intervals, of which this sleep is one that a timer ended: the thread slept again in the
+    /// same call without anything in between that it did with a socket, until that one woke it.
+    pub fn ended_in_the_end(&self, off: &OffCpu) -> Option<u32> {
+        let offs = self.timeline.off_cpu.get(&off.tid)?;
+        let later = &offs[offs.partition_point(|next| next.begin_ns <= off.begin_ns)..];
+        let mut before = off;
+        for next in later.iter().filter(|next| next.wake_ns > next.begin_ns).take(LOOKS_MAX) {
+            let works = !self.calls_within(off.tid, before.end_ns, next.begin_ns).is_empty();
+            if next.syscall != off.syscall || works {
+                return None;
+            }
+            if let Waker::Thread(by) = next.waker {
+                self.note(next);
+                return Some(by);
+            }
+            before = next;
+        }
+        None
     }
 
     /// Whether a thread brought a message when it woke another one at `at`: in that turn it had received something on a served socket, and it

@@ -113,7 +113,14 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
     let mut requests = Vec::new();
     let mut open: Option<Request> = None;
     let mut accepted: Option<(u64, u64, u32)> = None;
+    // When what was read last of the request that was answered last had arrived.
+    let (mut last_since, mut answered_since) = (None, None);
     for (n, call) in seen.calls.iter().enumerate() {
+        if call.op == Op::Receive {
+            last_since = Some(call.since_ns);
+            // What had come with the last request and was read after its reply is the rest of that one, unless it is answered, too.
+            open = open.filter(|request| answered_since != Some(request.arrived_ns) || answered_since == last_since);
+        }
         match call.op {
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
             _ if seen.parts[n] == Part::Control => {}
@@ -130,10 +137,13 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
             Op::Receive => {}
             Op::Send => {
                 let cut = seen.slice.cuts(n, begin).then(|| under_way(id, call, begin));
+                answered_since = last_since.filter(|_| open.is_some());
                 requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
         }
     }
+    let is_rest = |request: &Request| answered_since == Some(request.arrived_ns);
+    let open = open.filter(|request| !is_rest(request));
     requests.extend(open.map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
     requests
 }
@@ -206,6 +216,21 @@ mod tests {
         let requests = served(1, &served_socket(7000), &calls, &[(0, 100)]);
         let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.read_ns, r.end_ns, r.reply_tid)).collect();
         assert_eq!(times, [(10, 15, 30, Some(7)), (50, 50, 100, None)]);
+    }
+
+    #[test]
+    fn what_came_with_a_request_and_is_read_after_its_reply_is_its_rest() {
+        let rest = [call(Op::Receive, 10, 15), call(Op::Send, 30, 31), call(Op::Receive, 10, 32)];
+        let times = |calls: &[SocketCall]| {
+            let requests = served(1, &served_socket(7000), calls, &[(0, 100)]);
+            requests.iter().map(|r| (r.arrived_ns, r.end_ns, r.reply_tid.is_some())).collect::<Vec<_>>()
+        };
+        assert_eq!(times(&rest), [(10, 30, true)]);
+        // The next request begins when it comes.
+        let next = [call(Op::Receive, 50, 51), call(Op::Send, 60, 61)];
+        assert_eq!(times(&[&rest[..], &next].concat()), [(10, 30, true), (50, 60, true)]);
+        // A second one that came with the first is answered.
+        assert_eq!(times(&[&rest[..], &next[1..]].concat()), [(10, 30, true), (10, 60, true)]);
     }
 
     #[test]

@@ -394,6 +394,10 @@ impl<'a> Walk<'a> {
             }
             (Some((call, socket)), Task::Request { .. }) if socket.serves => {
                 let step = Step::of(off, HopKind::OtherRequest).to(Target::Remote(call.socket));
+                if self.has_heard(off, begin, task) {
+                    self.emit(step, wake - begin);
+                    return Next::Before(begin);
+                }
                 self.set_aside(off, step, (begin, wake), lo, task)
             }
             _ => self.other(off, (begin, wake), lo, task),
@@ -425,7 +429,11 @@ impl<'a> Walk<'a> {
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
-                self.emit(self.irq_step(off), wake - begin);
+                let step = self.irq_step(off);
+                if let Some(by) = self.index.ended_in_the_end(off).filter(|_| step.kind == HopKind::Timer) {
+                    return self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake));
+                }
+                self.emit(step, wake - begin);
                 Next::Before(begin)
             }
             (Waker::Thread(by), Task::Unread { .. }) => {
@@ -437,9 +445,25 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Network), wake - begin);
                 Next::Before(begin)
             }
-            (Waker::SoftIrq | Waker::HardIrq, _) => self.set_aside(off, self.irq_step(off), (begin, wake), lo, task),
+            (Waker::SoftIrq | Waker::HardIrq, _) => {
+                let step = self.irq_step(off);
+                if step.kind == HopKind::Network && self.has_heard(off, begin, task) {
+                    // Something small came, such as the end of a connection. What the request waited for before that came earlier.
+                    self.emit(step, wake - begin);
+                    return Next::Before(begin);
+                }
+                self.set_aside(off, step, (begin, wake), lo, task)
+            }
             _ => self.timed(off, (begin, wake), lo, task),
         }
+    }
+
+    /// Whether the thread received a reply of a server between the turn in which it read the request and this sleep.
+    fn has_heard(&self, off: &OffCpu, begin: u64, task: Task) -> bool {
+        let Task::Request { reader, turn_end, .. } = task else { return false };
+        let received = self.index.last_receive(off.tid, turn_end, begin);
+        reader == off.tid
+            && received.and_then(|call| self.index.socket(call.socket)).is_some_and(|socket| !socket.serves)
     }
 
     /// What a sleep over descriptors was for that an interrupt ended: the timeouts of epoll, poll and select are high-resolution

@@ -138,3 +138,48 @@ fn a_session_that_waits_in_epoll_for_a_lock_leads_to_its_holder() {
     let own: u64 = all.iter().filter(|(way, _)| way.ends_with(":Timer") && !way.contains('>')).map(|(_, ns)| ns).sum();
     assert_eq!(own, 190 + 280 + 370, "{all:?}");
 }
+
+#[test]
+fn a_thread_that_looks_for_a_worker_at_intervals_waits_for_it() {
+    // 101 polls for 102, which sleeps for a name server and wakes it in the end.
+    let script = || {
+        let mut script =
+            Script::new().socket(1, served_socket(7000), 101).receives(101, 1, 100, 100).sends(101, 1, 910);
+        script.timeline.slices = vec![(0, 1000)];
+        script.sleeps(101, 110, 400, EPOLL, Waker::HardIrq).sleeps(101, 410, 700, EPOLL, Waker::HardIrq)
+    };
+    let worker = |script: Script| script.sleeps(102, 50, 895, SLEEP, Waker::HardIrq);
+    let woken = worker(script()).sleeps(101, 710, 900, EPOLL, Waker::Thread(102));
+    has(&only(woken), "101:Worker > 102:Timer", 290 + 290 + 185);
+    // Where nobody ends it, it is a timer.
+    let timed = worker(script()).sleeps(101, 710, 900, EPOLL, Waker::HardIrq);
+    has(&only(timed), "101:Timer", 290 + 290 + 190);
+}
+
+#[test]
+fn the_end_of_a_connection_is_not_what_a_request_waited_for() {
+    // Two requests in one loop: each asks 9000, and hears a little more after the reply before it answers.
+    let mut script = Script::new();
+    script.timeline.slices = vec![(0, 1000)];
+    for (client, server) in [(1, 8), (2, 9)] {
+        script = script.socket(client, served_socket(7000), 101).socket(server, client_socket(9000), 101);
+    }
+    let script = script
+        .receives(101, 1, 100, 100)
+        .sends(101, 8, 110)
+        .sleeps(101, 120, 150, EPOLL, Waker::SoftIrq)
+        .receives(101, 2, 150, 150)
+        .sends(101, 9, 160)
+        .sleeps(101, 170, 800, EPOLL, Waker::SoftIrq)
+        .receives(101, 8, 800, 800)
+        .sleeps(101, 805, 830, EPOLL, Waker::SoftIrq)
+        .sends(101, 1, 835)
+        .sleeps(101, 840, 900, EPOLL, Waker::SoftIrq)
+        .receives(101, 9, 900, 900)
+        .sends(101, 2, 910);
+    let service = only(script);
+    let all = ways(&service);
+    let network: u64 = all.iter().filter(|(way, _)| way == "101:Network").map(|(_, ns)| ns).sum();
+    assert!(network < 60, "{all:?}");
+    has(&service, "101:Reply", 690 + 740);
+}
