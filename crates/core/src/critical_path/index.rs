@@ -77,6 +77,8 @@ pub struct Index<'a> {
     pub timeline: &'a Timeline,
     /// Requests that arrived at served sockets, in order.
     pub requests: BTreeMap<FlowId, Vec<Request>>,
+    /// Of connections on which not everything that is received is a request: all of it, until something is sent.
+    exchanges: HashMap<FlowId, Vec<Request>>,
     calls: HashMap<u32, Vec<SocketCall>>,
     /// Threads that read or answered requests.
     serving: HashSet<u32>,
@@ -111,6 +113,7 @@ impl<'a> Index<'a> {
     pub fn new(timeline: &'a Timeline) -> Index<'a> {
         let mut by_thread: HashMap<u32, Vec<SocketCall>> = HashMap::new();
         let mut found = BTreeMap::new();
+        let mut exchanges = HashMap::new();
         let mut first_sends: HashMap<u32, Vec<(u64, FlowId)>> = HashMap::new();
         let (mut last_served, mut asking) = (HashMap::new(), HashMap::<u32, Vec<FlowId>>::new());
         for (id, calls) in &timeline.calls {
@@ -120,6 +123,7 @@ impl<'a> Index<'a> {
             let Some(socket) = timeline.sockets.get(id) else { continue };
             if socket.serves {
                 found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
+                exchanges.extend(requests::exchanges(*id, socket, calls, &timeline.slices).map(|all| (*id, all)));
                 let Some(last) = calls.last() else { continue };
                 let known = last_served.entry(socket.local).or_insert(*last);
                 if last.at_ns >= known.at_ns {
@@ -142,6 +146,7 @@ impl<'a> Index<'a> {
         let mut index = Index {
             timeline,
             requests: found,
+            exchanges,
             calls: by_thread,
             serving,
             last_served,
@@ -305,6 +310,11 @@ impl<'a> Index<'a> {
         let asked =
             || self.last_send(last.socket, last.since_ns).is_some_and(|sent| sent.since_ns >= request.arrived_ns);
         last.op == Op::Receive && asks && asked()
+    }
+
+    /// What arrived at a served socket and was answered, requests or not.
+    pub fn exchanges(&self, id: FlowId) -> &[Request] {
+        self.exchanges.get(&id).or_else(|| self.requests.get(&id)).map_or(&[], Vec::as_slice)
     }
 
     /// The limits on requests that arrive at a port.

@@ -233,7 +233,11 @@ impl Reader {
         match frame.kind {
             22 => {
                 // The first is the hello, which may come twice. Before version 1.3 the client's last message is seen as one, too.
-                self.handshake.finished |= asks && self.handshake.begun && frame.flags != 1;
+                if asks && self.handshake.begun && frame.flags != 1 {
+                    self.handshake.finished = true;
+                    // Those versions send tickets as messages of the handshake.
+                    self.handshake.tickets = TICKETS_MAX;
+                }
                 self.handshake.begun |= asks;
                 Part::Control
             }
@@ -268,7 +272,8 @@ impl Reader {
 
     /// Tickets come before the first reply, whenever the client sends its first request.
     fn is_ticket(&self, frame: &Frame, calls: &[SocketCall], n: usize) -> bool {
-        let next = || run(calls, n).skip(1).any(|call| call.frame.is_some_and(|frame| frame.protocol == Protocol::Tls));
+        let is_data = |frame: Frame| frame.protocol == Protocol::Tls && frame.kind == 23;
+        let next = || run(calls, n).skip(1).any(|call| call.frame.is_some_and(is_data));
         let Handshake { finished, begun, tickets } = self.handshake;
         finished && begun && tickets < TICKETS_MAX && frame.length <= TICKET_MAX && next()
     }
@@ -355,6 +360,31 @@ mod tests {
             (R, 100, tls(23, 100)),
             (S, 400, tls(23, 400)),
             (R, 24, tls(23, 24)),
+        ];
+        assert_eq!(parts(&server), [Control, Control, Control, Data, Data, Control]);
+    }
+
+    #[test]
+    fn the_only_reply_of_a_connection_is_no_ticket() {
+        // TLS 1.2, a short reply, and the end of the connection behind it.
+        let server = [
+            (R, 188, hello()),
+            (S, 1954, tls(22, 61)),
+            (R, 93, tls(22, 37)),
+            (S, 258, tls(22, 202)),
+            (R, 87, tls(23, 82)),
+            (S, 326, tls(23, 321)),
+            (S, 31, tls(21, 26)),
+        ];
+        assert_eq!(parts(&server), [Control, Control, Control, Control, Data, Data, Control]);
+        // Version 1.3 without tickets.
+        let server = [
+            (R, 517, hello()),
+            (S, 2_300, tls(22, 127)),
+            (R, 64, tls(20, 6)),
+            (R, 100, tls(23, 100)),
+            (S, 400, tls(23, 400)),
+            (S, 24, tls(21, 19)),
         ];
         assert_eq!(parts(&server), [Control, Control, Control, Data, Data, Control]);
     }

@@ -65,6 +65,31 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
     requests
 }
 
+/// What a served TCP socket received until it sent something, whatever it was: messages that are no requests too, such as those of a handshake,
+/// are waited for. Of connections on which messages tell what is a request and what is none.
+pub fn exchanges(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Option<Vec<Request>> {
+    let messages = messages::messages(calls, View::Served.asks(), slices);
+    if socket.udp || !messages.parts.contains(&Part::Control) {
+        return None;
+    }
+    let (parts, surplus) = (vec![Part::Data; calls.len()], vec![false; calls.len()]);
+    let each = each_slice(slices).map(|slice| {
+        let within = in_slice(calls, slice);
+        let end = socket.closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
+        stream(&Seen {
+            id,
+            view: View::Served,
+            slice: Slice { end, ..slice },
+            closes: false,
+            calls: &calls[within.clone()],
+            parts: &parts[within.clone()],
+            surplus: &surplus[within],
+            protocol: None,
+        })
+    });
+    Some(each.flatten().collect())
+}
+
 fn in_slice(calls: &[SocketCall], slice: Slice) -> std::ops::Range<usize> {
     let from = calls.partition_point(|c| c.at_ns < slice.begin);
     let to = calls.partition_point(|c| c.at_ns <= slice.end);

@@ -723,7 +723,7 @@ impl<'a> Walk<'a> {
         let other_end = socket.and_then(|s| s.other_end).filter(|_| self.steps.len() < DEPTH_MAX);
         self.within(step, |w| {
             let index = w.index;
-            let requests = other_end.and_then(|end| index.requests.get(&end)).map_or(&[][..], Vec::as_slice);
+            let requests = other_end.map_or(&[][..], |end| index.exchanges(end));
             let (mut at, mut read_until) = (lo, lo);
             let from = requests.partition_point(|r| r.end_ns <= lo);
             for request in requests[from..].iter().take_while(|r| r.arrived_ns < hi) {
