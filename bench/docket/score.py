@@ -112,7 +112,7 @@ JUDGEMENTS = ("right", "acceptable", "none", "wrong", "missed", "accused")
 def by_hand(path):
     """The rows of the figures of a round whose verdicts were judged by hand: [figure, n, share]. `path` is a TOML file with a table
     `[judged]`: for each slow case `right`, `acceptable`, `none` (no cause, and not called healthy), `wrong` or `missed` (called healthy); for each
-    healthy one `right` or `accused`; and with what confidence, as in `case = ["right", "high"]`. `healthy` lists the healthy ones."""
+    healthy one `right`, `accused`, or `none` (neither healthy nor a cause); and with what confidence, as in `case = ["right", "high"]`. `healthy` lists the healthy ones."""
     with open(path, "rb") as f:
         round_ = tomllib.load(f)
     healthy = set(round_["healthy"])
@@ -132,5 +132,6 @@ def by_hand(path):
         row("slow: right or acceptable", count["right"] + count["acceptable"], len(slow)),
         row("healthy: right", sum(j == "right" for j in well.values()), len(well)),
         row("healthy: accused", sum(j == "accused" for j in well.values()), len(well)),
+        row("healthy: neither", sum(j == "none" for j in well.values()), len(well)),
         row("high confidence: right or acceptable", sum(j in ("right", "acceptable") for j in sure), len(sure)),
     ]

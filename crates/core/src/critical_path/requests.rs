@@ -162,6 +162,19 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
             Op::Receive => {}
             Op::Send => {
                 let cut = seen.slice.cuts(n, begin).then(|| under_way(id, call, begin));
+                // A server that speaks first answers the connection: its greeting is what the client waits for.
+                if let Some((established_ns, at_ns, tid)) = accepted.take() {
+                    let at = established_ns.max(begin);
+                    let accepted = (at_ns > at).then_some((at_ns, tid));
+                    let greeted = Request {
+                        arrived_ns: at,
+                        read_ns: at_ns.max(at),
+                        read_tid: tid,
+                        accepted,
+                        ..begun(id, call, begin)
+                    };
+                    open = open.or(Some(greeted));
+                }
                 answered_since = last_since.filter(|_| open.is_some());
                 requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
@@ -241,6 +254,15 @@ mod tests {
         let requests = served(1, &served_socket(7000), &calls, &[(0, 100)]);
         let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.read_ns, r.end_ns, r.reply_tid)).collect();
         assert_eq!(times, [(10, 15, 30, Some(7)), (50, 50, 100, None)]);
+    }
+
+    #[test]
+    fn a_greeting_answers_the_connection() {
+        let calls =
+            [call(Op::Accept, 5, 40), call(Op::Send, 70, 71), call(Op::Receive, 80, 81), call(Op::Send, 90, 91)];
+        let requests = served(1, &served_socket(3306), &calls, &[(0, 100)]);
+        let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.read_ns, r.end_ns, r.accepted)).collect();
+        assert_eq!(times, [(5, 40, 70, Some((40, 7))), (80, 81, 90, None)]);
     }
 
     #[test]

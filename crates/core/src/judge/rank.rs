@@ -339,7 +339,7 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     if let Some(Doubt::Waits(who)) = doubt {
         return verdict_of_status(Status::NoDominantCause, confidence, who);
     }
-    let share = flow_share.max(ratio(facts.requests.lost_ns(), facts.requests.time_ns()));
+    let share = flow_share.max(felt_share(facts));
     if share >= MIN_SHARE {
         return verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, share));
     }
@@ -505,6 +505,16 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
+}
+
+/// Of a request, less lost time than this is felt by nobody, where no single cause has it.
+const FELT_NS: f64 = 1e6;
+
+/// The share of the requests' time that was lost, where that is long enough to be felt.
+fn felt_share(facts: &Facts<'_>) -> f64 {
+    let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
+    let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
+    if ratio(lost_ns, requests) >= FELT_NS { ratio(lost_ns, time_ns) } else { 0.0 }
 }
 
 fn no_dominant(facts: &Facts<'_>, share: f64) -> String {

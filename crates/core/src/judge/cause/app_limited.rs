@@ -100,6 +100,14 @@ mod tests {
     }
 
     #[test]
+    fn who_passes_a_stream_on_waits_for_it() {
+        let mut source = FlowBuilder::new(2, Role::Server).drains(50, 8192);
+        source.record.pid = slow_supply().record.pid;
+        assert_eq!(verdict_of(&capture(vec![slow_supply(), source], vec![])), "healthy");
+        assert_eq!(verdict_of(&capture(vec![slow_supply()], vec![])), "app-limited");
+    }
+
+    #[test]
     fn a_stream_with_gaps() {
         let thread = ThreadBuilder::new(101).sleeps(20 * MS, 0, 18 * MS, "read", FdKind::File);
         let report = crate::judge::judge(&capture(vec![slow_supply()], vec![thread]));

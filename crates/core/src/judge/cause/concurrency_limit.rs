@@ -115,7 +115,10 @@ mod tests {
         let report = judge(&with(service(true)));
         assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"));
         assert!(report.verdict.summary.contains("has 2 connections to 127.0.0.1:9000"), "{}", report.verdict.summary);
-        assert_eq!(verdict_of(&with(service(false))), "healthy");
+        // Without a limit, what another request brings is owed by nobody.
+        let mut unlimited = service(true);
+        unlimited.record.limits.clear();
+        assert_eq!(verdict_of(&with(unlimited)), "healthy");
     }
 
     #[test]

@@ -150,8 +150,8 @@ mod tests {
     fn a_stranger_with_the_name_of_the_service_is_no_part_of_it() {
         let verdict = |observed: u32| {
             let mut capture = with(waits_while("app 812"));
-            let mut timeline = parshall_evidence::Timeline::default();
-            timeline.observed_pids = [(100, 0), (observed, 0)].into();
+            let observed_pids = [(100, 0), (observed, 0)].into();
+            let timeline = parshall_evidence::Timeline { observed_pids, ..Default::default() };
             let services = capture.services.clone();
             capture.timeline = Some(timeline);
             let facts = crate::judge::facts::Facts::new(&capture, &services);

@@ -196,6 +196,8 @@ fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) ->
     match interval.state {
         State::HeldByNagle => hold(Blame::Nagle),
         State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
+        // Who passes a stream on says that more comes, and waits for it.
+        State::Corked if flow.passes_on => Attribution::NotLost,
         State::Corked => hold(Blame::Cork),
         State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Attribution::To(Blame::PeerHeld),
         // Recovery is no flow's ordinary rhythm: on a lossy flow it counts whatever its length.

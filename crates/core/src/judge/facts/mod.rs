@@ -65,6 +65,8 @@ pub struct FlowFact<'a> {
     pub shape: Shape,
     /// A stream whose sender should be sending: at least 10 sends and 1 kB a second.
     pub supplies: bool,
+    /// It sends what its process receives as a stream from somebody else: when there is nothing to send, nothing has come.
+    pub passes_on: bool,
     /// It writes twice and then reads, and most writes are smaller than a segment.
     pub write_write_read: bool,
     /// Segments retransmitted in the window.
@@ -145,6 +147,7 @@ impl<'a> Facts<'a> {
     pub fn new(capture: &'a Capture, services: &'a [Service]) -> Facts<'a> {
         let mut flows = flow_facts(capture);
         pair::join(&mut flows);
+        note_passing_on(&mut flows);
         let threads = thread_facts(capture, &flows);
         let mut by_tid = BTreeMap::new();
         let mut by_pid: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -359,6 +362,20 @@ fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
     capture.flows.iter().map(|rec| flow_fact(rec, &stalls.remove(&rec.id).unwrap_or_default())).collect()
 }
 
+/// Notes the streams of a process that has received at least half as much as each of them sends, as one stream.
+fn note_passing_on(flows: &mut [FlowFact<'_>]) {
+    let mut received: BTreeMap<u32, u64> = BTreeMap::new();
+    for flow in flows.iter().filter(|flow| flow.shape == Shape::StreamIn && flow.rec.pid != 0) {
+        let most = received.entry(flow.rec.pid).or_default();
+        *most = (*most).max(flow.rec.received_bytes());
+    }
+    for flow in flows.iter_mut().filter(|flow| flow.shape == Shape::StreamOut) {
+        flow.passes_on =
+            received.get(&flow.rec.pid).is_some_and(|bytes| *bytes > 0 && *bytes >= flow.rec.acked_bytes() / 2);
+        flow.supplies &= !flow.passes_on;
+    }
+}
+
 /// Data in a segment of an Ethernet path, about.
 const SEGMENT_BYTES: f64 = 1400.0;
 
@@ -381,6 +398,7 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
         name: words::flow_name(rec),
         shape,
         supplies,
+        passes_on: false,
         write_write_read: rec.calls.write_after_write > 0
             && rec.calls.recvs > 0
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,

@@ -20,13 +20,15 @@ pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
 /// or threads of a process that has such a limit wait for each other while one of them waits for that server.
 pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
-    // It waits for what another request brings: for the connection that this one keeps.
-    if let Some(leaf) = hops.last().filter(|leaf| leaf.kind == HopKind::OtherRequest) {
-        return service_of(services, leaf.pid)?
+    // Nothing was asked for it yet, and what it waits for is not seen in it: others have their turn.
+    let asked = hops.iter().any(|hop| hop.kind == HopKind::Reply);
+    let quiet = |leaf: &&Hop| matches!(leaf.kind, HopKind::OtherRequest | HopKind::Network | HopKind::Idle);
+    if let Some(first) = hops.first().filter(|_| !asked && hops.last().is_some_and(|leaf| quiet(&leaf))) {
+        return service_of(services, first.pid)?
             .limits
             .iter()
-            .find(|limit| limit.by_connections)
-            .map(|limit| (leaf, limit));
+            .find(|limit| limit.next.is_some())
+            .map(|limit| (first, limit));
     }
     hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
         let limits = || {

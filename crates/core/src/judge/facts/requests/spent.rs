@@ -374,14 +374,13 @@ impl<'c> Context<'c> {
         let numbered = target.rsplit_once(' ').and_then(|(name, last)| Some((name, last.parse::<u32>().ok()?)));
         // Another process may have the name of this one, as all scripts of an interpreter do.
         let observed = self.capture.timeline.as_ref().map(|timeline| &timeline.observed_pids);
-        if let (Some((_, pid)), Some(observed)) = (numbered, observed.filter(|pids| !pids.is_empty())) {
-            if !observed.contains_key(&pid) && !target.starts_with("ksoftirqd") && !target.starts_with("napi/") {
-                return false;
-            }
+        let stranger = |pid: u32| observed.is_some_and(|pids| !pids.is_empty() && !pids.contains_key(&pid));
+        let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
+        if !packets && numbered.is_some_and(|(_, pid)| stranger(pid)) {
+            return false;
         }
         let name = numbered.map_or(target, |(name, _)| name);
         let process = name.rsplit(" of ").next().unwrap_or(name);
-        let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
         let known = |name: &str| !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
         packets || known(process) || known(name)
     }
