@@ -24,12 +24,13 @@ type Span = (u64, u64);
 
 /// The limits of a service: on what it reads, and on what it passes on to each server that it asks. `all` are its requests, and
 /// `asking` the sockets on which its processes ask others. `passed_on` tells whether a request was answered with what a server said to
-/// what it was asked for this one.
+/// what it was asked for this one. `arrived` are the requests that arrived at all served sockets.
 pub fn of_service(
     all: &[Request],
     asking: impl Iterator<Item = FlowId>,
     timeline: &Timeline,
     passed_on: impl Fn(&Request, SocketAddr) -> bool,
+    arrived: &BTreeMap<FlowId, Vec<Request>>,
 ) -> Vec<Limit> {
     let outstanding: Vec<Span> = all.iter().map(|r| (r.arrived_ns, r.end_ns)).collect();
     let in_hands: Vec<Span> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
@@ -43,11 +44,14 @@ pub fn of_service(
         if sent.iter().any(|request| request.overlaps) {
             unclear.insert(socket.remote);
         }
+        // Of several that were sent in one call, the server may have read more than the call showed.
+        let there = socket.other_end.and_then(|end| arrived.get(&end)).filter(|there| there.len() > sent.len());
+        let under_way = there.unwrap_or(&sent);
         // Where another one can be opened at any time, their number is no limit.
         let changes = socket.opened || socket.closed_ns.is_some();
         let known = connections.entry(socket.remote).or_default();
         *known = if changes || *known < 0 { -1 } else { *known + 1 };
-        passed.entry(socket.remote).or_default().extend(sent.iter().map(|r| (r.arrived_ns, r.end_ns)));
+        passed.entry(socket.remote).or_default().extend(under_way.iter().map(|r| (r.arrived_ns, r.end_ns)));
     }
     passed.retain(|remote, _| !unclear.contains(remote));
     limits.extend(passed.iter().filter_map(|(remote, under_way)| {

@@ -69,9 +69,12 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
 /// are waited for. Of connections on which messages tell what is a request and what is none.
 pub fn exchanges(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Option<Vec<Request>> {
     let messages = messages::messages(calls, View::Served.asks(), slices);
-    if socket.udp || !messages.parts.contains(&Part::Control) {
-        return None;
-    }
+    let all = !socket.udp && messages.parts.contains(&Part::Control);
+    all.then(|| answered(id, socket, calls, slices))
+}
+
+/// What a TCP socket of either side received until it sent something.
+pub fn answered(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
     let (parts, surplus) = (vec![Part::Data; calls.len()], vec![false; calls.len()]);
     let each = each_slice(slices).map(|slice| {
         let within = in_slice(calls, slice);
@@ -87,7 +90,7 @@ pub fn exchanges(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u
             protocol: None,
         })
     });
-    Some(each.flatten().collect())
+    each.flatten().collect()
 }
 
 fn in_slice(calls: &[SocketCall], slice: Slice) -> std::ops::Range<usize> {

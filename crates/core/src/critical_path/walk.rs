@@ -392,11 +392,22 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Client).to(Target::Remote(call.socket)), wake - begin);
                 Next::Before(begin)
             }
-            (Some((call, socket)), Task::Request { .. }) if socket.serves => {
+            (Some((call, socket)), Task::Request { turn_end, .. }) if socket.serves => {
                 let step = Step::of(off, HopKind::OtherRequest).to(Target::Remote(call.socket));
                 if self.has_heard(off, begin, task) {
                     self.emit(step, wake - begin);
                     return Next::Before(begin);
+                }
+                if let Some(sent) = self.index.passed_on_over(call.socket, lo, turn_end) {
+                    // A broker: what it passed on over this connection was answered with what came now.
+                    let from = sent.since_ns.clamp(lo, wake);
+                    self.answered_there(
+                        Step::of(off, HopKind::Reply).to(Target::Remote(call.socket)),
+                        call.socket,
+                        from,
+                        wake,
+                    );
+                    return Next::Turn(from);
                 }
                 self.set_aside(off, step, (begin, wake), lo, task)
             }
@@ -724,16 +735,31 @@ impl<'a> Walk<'a> {
         self.within(step, |w| {
             let index = w.index;
             let requests = other_end.map_or(&[][..], |end| index.exchanges(end));
-            let (mut at, mut read_until) = (lo, lo);
-            let from = requests.partition_point(|r| r.end_ns <= lo);
-            for request in requests[from..].iter().take_while(|r| r.arrived_ns < hi) {
-                let arrived = request.arrived_ns.clamp(at, hi);
-                w.emit(Step::new(0, HopKind::Network), arrived - at);
-                let end = request.end_ns.clamp(arrived, hi);
-                w.request(request, arrived, end);
-                (at, read_until) = (end, request.read_ns);
-            }
+            let (at, read_until) = w.one_after_the_other(requests, lo, hi);
             w.after_last_request(id, other_end, (at, hi), read_until, at > lo);
         });
+    }
+
+    /// A wait for the process at the other end of a connection that it opened itself.
+    fn answered_there(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
+        let answered = self.index.answered_at_other_end(id);
+        self.within(step, |w| {
+            let (at, _) = w.one_after_the_other(&answered, lo, hi);
+            w.emit_here(hi - at);
+        });
+    }
+
+    /// The requests of a connection in a span of time. Returns until when they go, and when the last of them was read.
+    fn one_after_the_other(&mut self, requests: &[Request], lo: u64, hi: u64) -> (u64, u64) {
+        let (mut at, mut read_until) = (lo, lo);
+        let from = requests.partition_point(|r| r.end_ns <= lo);
+        for request in requests[from..].iter().take_while(|r| r.arrived_ns < hi) {
+            let arrived = request.arrived_ns.clamp(at, hi);
+            self.emit(Step::new(0, HopKind::Network), arrived - at);
+            let end = request.end_ns.clamp(arrived, hi);
+            self.request(request, arrived, end);
+            (at, read_until) = (end, request.read_ns);
+        }
+        (at, read_until)
     }
 }
