@@ -411,24 +411,9 @@ pub fn chain() -> Report {
     }
 }
 
-/// The typical request is fast, and the slowest ones wait behind another client's.
-pub fn tail() -> Report {
-    let summary = "The slowest 4.2 % of the requests (from 15.0 ms; the typical one takes 92 µs) wait behind another request, which \
-                   comes from 127.0.0.1:49750 (redis-cli 5120): redis-server 77 is on a CPU for a request, or for those before it, for \
-                   98.1 ms. Most of it in keysCommand.";
-    let hop = ChainHop {
-        process: "redis-server".into(),
-        pid: 77,
-        thread: "redis-server".into(),
-        tid: 77,
-        threads: 1,
-        of: 1,
-        waits_on: "cpu".into(),
-        text: "does not read yet: it runs on a CPU".into(),
-        share: 0.94,
-        ..ChainHop::default()
-    };
-    let finding = Finding {
+/// What the slowest requests wait for.
+fn finding_of_the_tail(summary: &str, hop: &ChainHop) -> Finding {
+    Finding {
         cause: "user-cpu-bound".into(),
         title: "The application computes".into(),
         share: 0.94,
@@ -451,7 +436,11 @@ pub fn tail() -> Report {
             text: "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs.".into(),
             ..Fix::default()
         },
-    };
+    }
+}
+
+/// A service whose slowest requests are told apart.
+fn service_with_a_tail() -> ServiceReport {
     let slowest = TailReport {
         from_ms: 15.0,
         requests: 119,
@@ -462,7 +451,7 @@ pub fn tail() -> Report {
         behind: "another request, from 127.0.0.1:49750 (redis-cli 5120)".into(),
         cause: Some("user-cpu-bound".into()),
     };
-    let service = ServiceReport {
+    ServiceReport {
         port: 6379,
         address: "127.0.0.1:6379".into(),
         transport: "tcp".into(),
@@ -482,7 +471,28 @@ pub fn tail() -> Report {
         },
         tail: Some(slowest),
         ..ServiceReport::default()
+    }
+}
+
+/// The typical request is fast, and the slowest ones wait behind another client's.
+pub fn tail() -> Report {
+    let summary = "The slowest 4.2 % of the requests (from 15.0 ms; the typical one takes 92 µs) wait behind another request, which \
+                   comes from 127.0.0.1:49750 (redis-cli 5120): redis-server 77 is on a CPU for a request, or for those before it, for \
+                   98.1 ms. Most of it in keysCommand.";
+    let hop = ChainHop {
+        process: "redis-server".into(),
+        pid: 77,
+        thread: "redis-server".into(),
+        tid: 77,
+        threads: 1,
+        of: 1,
+        waits_on: "cpu".into(),
+        text: "does not read yet: it runs on a CPU".into(),
+        share: 0.94,
+        ..ChainHop::default()
     };
+    let finding = finding_of_the_tail(summary, &hop);
+    let service = service_with_a_tail();
     let leaf = ChainLeaf {
         process: "redis-server".into(),
         pid: 77,
