@@ -166,7 +166,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
             Op::Send => {
                 let cut = seen.slice.cuts(n, begin).then(|| under_way(id, call, begin));
                 // A server that speaks first answers the connection: its greeting is what the client waits for.
-                if let Some((established_ns, at_ns, tid)) = accepted.take() {
+                if let Some((established_ns, at_ns, tid)) = accepted.take().filter(|_| last_since.is_none()) {
                     let at = established_ns.max(begin);
                     let accepted = (at_ns > at).then_some((at_ns, tid));
                     let greeted = Request {

@@ -1,4 +1,4 @@
-//! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`] that either holds, with
+//! The causes: one file each, and this list. A cause is a function over the prepared [`Facts`](crate::judge::facts::Facts) that either holds, with
 //! its lost time and evidence, or says with figures why not. Look-alikes are tested inside each cause.
 mod accept_queue_overflow;
 mod app_limited;
