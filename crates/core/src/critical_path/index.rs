@@ -20,8 +20,6 @@ const RAN_BEFORE_MAX: usize = 16;
 
 /// For so long after its reply, a thread may release what it held with a request.
 const RELEASED_NS: u64 = 1_000_000;
-/// A broker passes on what it reads within this time.
-const PASSED_NS: u64 = 1_000_000;
 /// Sleeps of a wait that a thread looks after at intervals.
 const LOOKS_MAX: usize = 200;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
@@ -317,23 +315,6 @@ impl<'a> Index<'a> {
     /// What arrived at a served socket and was answered, requests or not.
     pub fn exchanges(&self, id: FlowId) -> &[Request] {
         self.exchanges.get(&id).or_else(|| self.requests.get(&id)).map_or(&[], Vec::as_slice)
-    }
-
-    /// What was sent over a served connection in the turn in which a request was read, from `read_ns` to `turn_end`: the request may have been
-    /// passed on to the process at the other end.
-    pub fn passed_on_over(&self, id: FlowId, read_ns: u64, turn_end: u64) -> Option<&'a SocketCall> {
-        let calls = self.timeline.calls.get(&id)?;
-        let later = calls[calls.partition_point(|call| call.at_ns < read_ns)..].iter();
-        let mut soon = later.take_while(|call| call.since_ns <= turn_end.min(read_ns.saturating_add(PASSED_NS)));
-        soon.find(|call| call.op == Op::Send)
-    }
-
-    /// What the other end of a connection received and answered, as far as it was observed, whichever end opened the connection.
-    pub fn answered_at_other_end(&self, id: FlowId) -> Vec<Request> {
-        let end = self.socket(id).and_then(|socket| socket.other_end);
-        let found = end.and_then(|end| Some((end, self.socket(end)?, self.timeline.calls.get(&end)?)));
-        found
-            .map_or_else(Vec::new, |(end, socket, calls)| requests::answered(end, socket, calls, &self.timeline.slices))
     }
 
     /// The limits on requests that arrive at a port.

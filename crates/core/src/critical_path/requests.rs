@@ -73,8 +73,8 @@ pub fn exchanges(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u
     all.then(|| answered(id, socket, calls, slices))
 }
 
-/// What a TCP socket of either side received until it sent something.
-pub fn answered(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
+/// What a TCP socket received until it sent something.
+fn answered(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
     let (parts, surplus) = (vec![Part::Data; calls.len()], vec![false; calls.len()]);
     let each = each_slice(slices).map(|slice| {
         let within = in_slice(calls, slice);

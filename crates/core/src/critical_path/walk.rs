@@ -392,22 +392,11 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Client).to(Target::Remote(call.socket)), wake - begin);
                 Next::Before(begin)
             }
-            (Some((call, socket)), Task::Request { turn_end, .. }) if socket.serves => {
+            (Some((call, socket)), Task::Request { .. }) if socket.serves => {
                 let step = Step::of(off, HopKind::OtherRequest).to(Target::Remote(call.socket));
                 if self.has_heard(off, begin, task) {
                     self.emit(step, wake - begin);
                     return Next::Before(begin);
-                }
-                if let Some(sent) = self.index.passed_on_over(call.socket, lo, turn_end) {
-                    // A broker: what it passed on over this connection was answered with what came now.
-                    let from = sent.since_ns.clamp(lo, wake);
-                    self.answered_there(
-                        Step::of(off, HopKind::Reply).to(Target::Remote(call.socket)),
-                        call.socket,
-                        from,
-                        wake,
-                    );
-                    return Next::Turn(from);
                 }
                 self.set_aside(off, step, (begin, wake), lo, task)
             }
@@ -737,15 +726,6 @@ impl<'a> Walk<'a> {
             let requests = other_end.map_or(&[][..], |end| index.exchanges(end));
             let (at, read_until) = w.one_after_the_other(requests, lo, hi);
             w.after_last_request(id, other_end, (at, hi), read_until, at > lo);
-        });
-    }
-
-    /// A wait for the process at the other end of a connection that it opened itself.
-    fn answered_there(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
-        let answered = self.index.answered_at_other_end(id);
-        self.within(step, |w| {
-            let (at, _) = w.one_after_the_other(&answered, lo, hi);
-            w.emit_here(hi - at);
         });
     }
 

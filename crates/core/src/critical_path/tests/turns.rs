@@ -183,26 +183,3 @@ fn the_end_of_a_connection_is_not_what_a_request_waited_for() {
     assert!(network < 60, "{all:?}");
     has(&service, "101:Reply", 690 + 740);
 }
-
-/// A broker, 101, gives what the client asks to 201, which is connected to it, and the answer back. 201 sleeps over it.
-fn broker(passes_on: bool) -> Script {
-    let mut script = Script::new().socket(1, served_socket(4222), 101).socket(2, served_socket(4222), 101);
-    script = script.socket(3, client_socket(4222), 201).pair(2, 3);
-    script.timeline.slices = vec![(0, 1000)];
-    let script = script.receives(101, 1, 100, 100).sleeps(101, 120, 800, EPOLL, Waker::SoftIrq);
-    let script = if passes_on { script.sends(101, 2, 105) } else { script };
-    script
-        .receives(201, 3, 105, 110)
-        .sleeps(201, 120, 790, SLEEP, Waker::HardIrq)
-        .sends(201, 3, 795)
-        .receives(101, 2, 800, 800)
-        .sends(101, 1, 810)
-}
-
-#[test]
-fn what_a_broker_passes_on_is_waited_for_at_the_other_end() {
-    has(&only(broker(true)), "101:Reply > 201:Timer", 670);
-    // What another client brings by itself is owed by nobody.
-    let all = ways(&only(broker(false)));
-    assert!(all.iter().any(|(way, ns)| way == "101:OtherRequest" && *ns > 600), "{all:?}");
-}
