@@ -82,7 +82,7 @@ pub struct Service {
     pub reply_gap_p90_ns: u64,
     /// Threads that read or answered requests.
     pub workers: u32,
-    /// What lets no more than so many requests be under way at a time.
+    /// Limits on the requests that are under way at a time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
     /// Requests whose time was followed through threads and processes: all, or evenly chosen ones.
@@ -124,11 +124,11 @@ pub struct Tail {
     pub blockers: Vec<String>,
 }
 
-/// No more than so many requests of a service are under way at a time, while others wait: a pool of connections or workers, a semaphore,
-/// a setting.
+/// A limit on the requests of a service that are under way at a time, while others wait: a pool of connections or workers, a semaphore, a
+/// setting.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// The server to which the service passes no more on; None: so many are read and not answered, while others are not even read.
+    /// The server to which requests are passed on; None where the limit is on the requests that are read and not yet answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<SocketAddr>,
     /// It is the number of connections to that server: each is kept for one client between its requests.

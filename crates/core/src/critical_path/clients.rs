@@ -7,15 +7,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 
-use super::index::Index;
+use super::index::{Index, WAITS_SHARE};
 use crate::wait::Wait;
 
 /// A shorter wait is that of a round trip, or of a reply that is read to its end.
 const LONG_NS: u64 = 100_000_000;
-/// A thread that sleeps for this share of a time waits.
-const WAITS_SHARE: f64 = 0.9;
 
 /// What a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,11 +44,6 @@ pub struct ClientWait {
 }
 
 /// The waits of the clients of what was asked about, the longest first.
-pub fn waits(timeline: &Timeline) -> Vec<ClientWait> {
-    found(&Index::new(timeline))
-}
-
-/// As [`waits`], with the lookups at hand.
 pub fn found(index: &Index<'_>) -> Vec<ClientWait> {
     let mut sums: BTreeMap<(Awaits, u32, SocketAddr), (u64, u64, u64)> = BTreeMap::new();
     let mut processes = BTreeMap::new();
@@ -155,7 +148,10 @@ mod tests {
     }
 
     fn of(script: Script) -> Vec<(Awaits, u32, u64, u64)> {
-        waits(&script.timeline).iter().map(|wait| (wait.awaits, wait.pid, wait.count, wait.ns / MS)).collect()
+        found(&Index::new(&script.timeline))
+            .iter()
+            .map(|wait| (wait.awaits, wait.pid, wait.count, wait.ns / MS))
+            .collect()
     }
 
     #[test]

@@ -43,8 +43,8 @@ const REST_NS: u64 = 100_000_000;
 const SOON: u64 = 10;
 /// What is shorter is a frame of a protocol, such as an update of a window, and not the begin of a request.
 const HEAD_MIN_BYTES: u32 = 64;
-/// A client that sleeps for this share of a time waits.
-const WAITS_SHARE: f64 = 0.9;
+/// A thread that sleeps for this share of a time waits.
+pub const WAITS_SHARE: f64 = 0.9;
 
 /// A request that came in two parts with a long time between them: the last receive of the first part, and the first of the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +80,6 @@ pub struct Index<'a> {
     /// Of connections on which not everything that is received is a request: all of it, until something is sent.
     exchanges: HashMap<FlowId, Vec<Request>>,
     calls: HashMap<u32, Vec<SocketCall>>,
-    /// Threads that read or answered requests.
-    serving: HashSet<u32>,
     /// The last call on the sockets that are served at an address.
     last_served: HashMap<SocketAddr, SocketCall>,
     /// By process, its sockets that are not served and on which something moved.
@@ -122,8 +120,9 @@ impl<'a> Index<'a> {
             }
             let Some(socket) = timeline.sockets.get(id) else { continue };
             if socket.serves {
-                found.insert(*id, requests::served(*id, socket, calls, &timeline.slices));
-                exchanges.extend(requests::exchanges(*id, socket, calls, &timeline.slices).map(|all| (*id, all)));
+                let arrived = requests::arrived(*id, socket, calls, &timeline.slices);
+                found.insert(*id, arrived.requests);
+                exchanges.extend(arrived.exchanges.map(|all| (*id, all)));
                 let Some(last) = calls.last() else { continue };
                 let known = last_served.entry(socket.local).or_insert(*last);
                 if last.at_ns >= known.at_ns {
@@ -138,8 +137,6 @@ impl<'a> Index<'a> {
         }
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
-        let requests = || found.values().flatten();
-        let serving = requests().flat_map(|r: &Request| [Some(r.read_tid), r.reply_tid]).flatten().collect();
         let usual_wakers = timeline.usual_wakers.clone();
         let mut threads: HashMap<u32, usize> = HashMap::new();
         timeline.names.values().for_each(|names| *threads.entry(names.pid).or_default() += 1);
@@ -148,7 +145,6 @@ impl<'a> Index<'a> {
             requests: found,
             exchanges,
             calls: by_thread,
-            serving,
             last_served,
             asking,
             threads,
@@ -162,7 +158,7 @@ impl<'a> Index<'a> {
             throttled: throttled(timeline),
             used: None,
         };
-        index.note_sleeps();
+        index.sleepers = index.find_sleepers();
         index.at_work = index.find_work();
         index.answers = index.find_answers();
         index.find_limits();
@@ -193,18 +189,18 @@ impl<'a> Index<'a> {
         (self.used.map(RefCell::into_inner).unwrap_or_default(), self.usual_wakers)
     }
 
-    fn note_sleeps(&mut self) {
-        for off in self.timeline.off_cpu.values().flatten() {
-            let Some(pid) = self.names(off.tid).map(|names| names.pid) else { continue };
-            if off.target == 0 || self.wait(off) != Wait::Futex {
-                continue;
-            }
+    fn find_sleepers(&self) -> HashMap<(u32, u64), [(u32, u64); 2]> {
+        let mut sleepers = HashMap::new();
+        let sleeps = self.timeline.off_cpu.values().flatten().filter(|off| off.target != 0);
+        for off in sleeps.filter(|off| self.wait(off) == Wait::Futex) {
+            let Some(names) = self.names(off.tid) else { continue };
             let this = (off.tid, off.begin_ns);
-            let [first, second] = self.sleepers.entry((pid, off.target)).or_insert([this; 2]);
+            let [first, second] = sleepers.entry((names.pid, off.target)).or_insert([this; 2]);
             if first.0 != off.tid && first == second {
                 *second = this;
             }
         }
+        sleepers
     }
 
     fn find_work(&self) -> HashMap<u32, Vec<(u64, u64)>> {
@@ -238,7 +234,7 @@ impl<'a> Index<'a> {
 
     /// Who ended a wait that a thread looked after at intervals, of which this sleep is one that a timer ended: the thread slept again in the
     /// same call without anything in between that it did with a socket, until that one woke it.
-    pub fn ended_in_the_end(&self, off: &OffCpu) -> Option<u32> {
+    pub fn awaited_at_intervals(&self, off: &OffCpu) -> Option<u32> {
         let offs = self.timeline.off_cpu.get(&off.tid)?;
         let later = &offs[offs.partition_point(|next| next.begin_ns <= off.begin_ns)..];
         let mut before = off;
@@ -434,7 +430,7 @@ impl<'a> Index<'a> {
 
     /// Whether a thread read or answered requests.
     pub fn serves(&self, tid: u32) -> bool {
-        self.serving.contains(&tid)
+        self.at_work.contains_key(&tid)
     }
 
     /// What is known of a thread's names.

@@ -1,7 +1,7 @@
 //! Limits on the requests that are under way at a time, found by counting: while more are outstanding than are passed on to the next
 //! server, as many as ever are under way there.
 //!
-//! Little's law tells the rest: with one more under way, those that wait have so many fewer before them.
+//! Little's law tells the rest: with one more under way, those that wait have fewer before them.
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -110,6 +110,23 @@ fn counted(outstanding: &[Span], under_way: &[Span]) -> Vec<(u64, i64, i64)> {
     counts
 }
 
+/// The least number under way, from 1 on, that is exceeded for no longer than `rarely_ns`.
+fn rarely_exceeded(counts: &[(u64, i64, i64)], rarely_ns: f64) -> Option<i64> {
+    let mut ns_at: BTreeMap<i64, u64> = BTreeMap::new();
+    for (ns, _, passed) in counts {
+        *ns_at.entry(*passed).or_default() += ns;
+    }
+    let highest = *ns_at.keys().next_back()?;
+    let mut above = 0;
+    // From the highest down, to the first whose time would exceed it too long.
+    let exceeds = ns_at.into_iter().rev().find(|(_, ns)| {
+        above += ns;
+        above as f64 > rarely_ns
+    });
+    let most = exceeds.map_or(1, |(passed, _)| passed).max(1);
+    (highest >= 1).then_some(most)
+}
+
 fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> Option<Limit> {
     if under_way.len() < PASSED_MIN {
         return None;
@@ -119,8 +136,7 @@ fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> 
         counts.iter().filter(|(_, all, passed)| holds(*all, *passed)).map(|(ns, ..)| ns).sum()
     };
     let any = ns_where(&|all, _| all > 0);
-    let highest = counts.iter().map(|(_, _, passed)| *passed).max()?;
-    let most = (1..=highest).find(|&k| ns_where(&|_, passed| passed > k) as f64 <= EXCEEDED * any as f64)?;
+    let most = rarely_exceeded(&counts, EXCEEDED * any as f64)?;
     let beyond_ns = ns_where(&|all, _| all > most);
     let reached = |all: i64, passed: i64| all > most && passed >= most;
     let reached_ns = ns_where(&reached);
@@ -167,6 +183,16 @@ mod tests {
             assert!((limit.waiting - (8 - at_once) as f64).abs() < 0.3, "{limit:?}");
             assert_eq!(limit.each_ns, 10);
         }
+    }
+
+    #[test]
+    fn the_most_is_what_is_rarely_exceeded() {
+        let counts = [(5, 0, 0), (80, 4, 2), (13, 4, 3), (2, 9, 9)];
+        assert_eq!(rarely_exceeded(&counts, 2.0), Some(3));
+        assert_eq!(rarely_exceeded(&counts, 15.0), Some(2));
+        assert_eq!(rarely_exceeded(&counts, 1.0), Some(9));
+        assert_eq!(rarely_exceeded(&counts, 100.0), Some(1));
+        assert_eq!(rarely_exceeded(&[(5, 3, 0)], 0.0), None);
     }
 
     #[test]

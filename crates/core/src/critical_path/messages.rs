@@ -36,6 +36,13 @@ pub struct Messages {
     pub surplus: Vec<bool>,
 }
 
+impl Messages {
+    /// Where nothing is known of the calls.
+    pub fn of_data(calls: usize) -> Messages {
+        Messages { protocol: None, parts: vec![Part::Data; calls], surplus: vec![false; calls] }
+    }
+}
+
 /// Of twenty calls that look like a message, as many may look like one of another protocol.
 const OTHERS_OF_20: usize = 1;
 /// Informational responses have little more than a line.
@@ -330,6 +337,18 @@ mod tests {
         messages(&calls(of), R, &[]).parts
     }
 
+    /// TLS 1.3 without tickets, as a server sees it that reads what there is: a request, its reply, and this at the end.
+    fn without_tickets(end: (Op, u32, Option<Frame>)) -> [(Op, u32, Option<Frame>); 6] {
+        [
+            (R, 517, hello()),
+            (S, 2_300, tls(22, 127)),
+            (R, 64, tls(20, 6)),
+            (R, 100, tls(23, 100)),
+            (S, 400, tls(23, 400)),
+            end,
+        ]
+    }
+
     #[test]
     fn the_handshake_of_tls_1_3_asks_for_nothing() {
         // As OpenSSL reads: the head of each record, then its body. Two tickets, a request with its reply, the end.
@@ -353,14 +372,7 @@ mod tests {
         let expected = [[Control; 7].as_slice(), &[Control, Data, Data, Rest, Data, Control, Control]].concat();
         assert_eq!(parts(&server), expected);
         // As Go reads: what there is.
-        let server = [
-            (R, 517, hello()),
-            (S, 2_300, tls(22, 127)),
-            (R, 64, tls(20, 6)),
-            (R, 100, tls(23, 100)),
-            (S, 400, tls(23, 400)),
-            (R, 24, tls(23, 24)),
-        ];
+        let server = without_tickets((R, 24, tls(23, 24)));
         assert_eq!(parts(&server), [Control, Control, Control, Data, Data, Control]);
     }
 
@@ -377,15 +389,7 @@ mod tests {
             (S, 31, tls(21, 26)),
         ];
         assert_eq!(parts(&server), [Control, Control, Control, Control, Data, Data, Control]);
-        // Version 1.3 without tickets.
-        let server = [
-            (R, 517, hello()),
-            (S, 2_300, tls(22, 127)),
-            (R, 64, tls(20, 6)),
-            (R, 100, tls(23, 100)),
-            (S, 400, tls(23, 400)),
-            (S, 24, tls(21, 19)),
-        ];
+        let server = without_tickets((S, 24, tls(21, 19)));
         assert_eq!(parts(&server), [Control, Control, Control, Data, Data, Control]);
     }
 

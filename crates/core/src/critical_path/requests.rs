@@ -13,7 +13,7 @@ use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
 
 pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
-use super::messages::{self, Part};
+use super::messages::{self, Messages, Part};
 use super::{overlap, pairing};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
@@ -23,34 +23,66 @@ fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     })
 }
 
-/// The requests that arrived at a served socket, in order of their arrival. `slices` are in order and disjoint.
-pub fn served(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
+/// What arrived at a served socket.
+#[derive(Debug, Clone, Default)]
+pub struct Arrived {
+    /// The requests, in order of their arrival.
+    pub requests: Vec<Request>,
+    /// What was received until something was sent, whatever it was: messages that are no requests too, such as those of a handshake, are
+    /// waited for. None where all of it are requests.
+    pub exchanges: Option<Vec<Request>>,
+}
+
+/// What arrived at a served socket. `slices` are in order and disjoint.
+pub fn arrived(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Arrived {
     if socket.udp {
         let mut requests = Vec::new();
         for slice in each_slice(slices) {
             datagrams(id, &calls[in_slice(calls, slice)], slice, &mut requests);
         }
-        return requests;
+        return Arrived { requests, exchanges: None };
     }
-    found(id, View::Served, calls, slices, socket.closed_ns)
+    if !calls.iter().any(|call| call.op == Op::Receive) {
+        return Arrived::default();
+    }
+    let messages = messages::messages(calls, Op::Receive, slices);
+    let seen = |messages: &Messages, find: fn(&Seen<'_>) -> Vec<Request>| {
+        in_slices(id, View::Served, (calls, messages), slices, socket.closed_ns, find)
+    };
+    let of_data = || seen(&Messages::of_data(calls.len()), stream);
+    let exchanges = messages.parts.contains(&Part::Control).then(of_data);
+    Arrived { requests: seen(&messages, requests), exchanges }
+}
+
+/// The requests of [`arrived`].
+#[cfg(test)]
+pub fn served(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
+    arrived(id, socket, calls, slices).requests
 }
 
 /// The requests that a socket of a client sent: each goes from the first byte sent to the first byte of the reply. `read_tid`
 /// is the thread that sent it, and `reply_tid` the one that received the reply.
 pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
-    found(id, View::Sent, calls, slices, None)
-}
-
-fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], closed_ns: Option<u64>) -> Vec<Request> {
-    if !calls.iter().any(|call| call.op == view.asks()) {
+    if !calls.iter().any(|call| call.op == Op::Send) {
         return Vec::new();
     }
-    let messages = messages::messages(calls, view.asks(), slices);
-    let mut requests = Vec::new();
-    for slice in each_slice(slices) {
+    let messages = messages::messages(calls, Op::Send, slices);
+    in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
+}
+
+/// What is found in each slice of a connection.
+fn in_slices(
+    id: FlowId,
+    view: View,
+    (calls, messages): (&[SocketCall], &Messages),
+    slices: &[(u64, u64)],
+    closed_ns: Option<u64>,
+    find: fn(&Seen<'_>) -> Vec<Request>,
+) -> Vec<Request> {
+    let in_one = |slice: Slice| {
         let within = in_slice(calls, slice);
         let end = closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
-        let seen = Seen {
+        find(&Seen {
             id,
             view,
             slice: Slice { end, ..slice },
@@ -59,38 +91,9 @@ fn found(id: FlowId, view: View, calls: &[SocketCall], slices: &[(u64, u64)], cl
             parts: &messages.parts[within.clone()],
             surplus: &messages.surplus[within],
             protocol: messages.protocol,
-        };
-        requests.extend(self::requests(&seen));
-    }
-    requests
-}
-
-/// What a served TCP socket received until it sent something, whatever it was: messages that are no requests too, such as those of a handshake,
-/// are waited for. Of connections on which messages tell what is a request and what is none.
-pub fn exchanges(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Option<Vec<Request>> {
-    let messages = messages::messages(calls, View::Served.asks(), slices);
-    let all = !socket.udp && messages.parts.contains(&Part::Control);
-    all.then(|| answered(id, socket, calls, slices))
-}
-
-/// What a TCP socket received until it sent something.
-fn answered(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Request> {
-    let (parts, surplus) = (vec![Part::Data; calls.len()], vec![false; calls.len()]);
-    let each = each_slice(slices).map(|slice| {
-        let within = in_slice(calls, slice);
-        let end = socket.closed_ns.map_or(slice.end, |at| at.clamp(slice.begin, slice.end));
-        stream(&Seen {
-            id,
-            view: View::Served,
-            slice: Slice { end, ..slice },
-            closes: false,
-            calls: &calls[within.clone()],
-            parts: &parts[within.clone()],
-            surplus: &surplus[within],
-            protocol: None,
         })
-    });
-    each.flatten().collect()
+    };
+    each_slice(slices).flat_map(in_one).collect()
 }
 
 fn in_slice(calls: &[SocketCall], slice: Slice) -> std::ops::Range<usize> {

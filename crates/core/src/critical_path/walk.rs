@@ -430,7 +430,7 @@ impl<'a> Walk<'a> {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
                 let step = self.irq_step(off);
-                if let Some(by) = self.index.ended_in_the_end(off).filter(|_| step.kind == HopKind::Timer) {
+                if let Some(by) = self.index.awaited_at_intervals(off).filter(|_| step.kind == HopKind::Timer) {
                     return self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake));
                 }
                 self.emit(step, wake - begin);

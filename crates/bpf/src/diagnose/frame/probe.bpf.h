@@ -8,7 +8,7 @@
 /* Set before load: 0 if nothing of the data may be looked at. */
 const volatile u8 peek = 1;
 
-/* A connection without a frame in so many calls of a slice is not looked at again within it. */
+/* Calls of a slice after which a connection without a frame is not looked at again within it. */
 #define UNKNOWN_CALLS_MAX 32
 #define FRAMES_SEEN 255
 

@@ -6,7 +6,7 @@ use parshall_evidence::{Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
-use crate::judge::facts::requests::{PartFact, ServiceFact, queue_of, turn_of, workers_keep_one_each};
+use crate::judge::facts::requests::{PartFact, ServiceFact, limit_in_hands, queue_of, turn_of, workers_keep_one_each};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::stats::ratio;
@@ -82,8 +82,7 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// The limit on what the service of a process has in its hands.
     pub fn limit_in_hands(&self, pid: u32) -> Option<&'f Limit> {
-        let service = self.facts.requests.all.iter().find(|s| !s.outbound && s.pids.contains(&pid))?;
-        service.limits.iter().find(|limit| limit.next.is_none())
+        limit_in_hands(self.facts.requests.all, pid)
     }
 
     /// The service whose workers each keep a connection while these requests wait to be accepted, if it is so.
@@ -235,18 +234,22 @@ pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Eviden
     hottest(facts, |tid| facts.thread(tid).is_some_and(|t| t.rec.pid == pid), mode)
 }
 
-/// A limit as evidence: what it is, how many wait, and what one more would give. By Little's law a request takes as long as one is
-/// under way times those that are outstanding, divided by the limit.
+/// How long a request takes with `more` than a limit lets through now. By Little's law, that is as long as one is under way times those
+/// that are outstanding, divided by the limit.
+pub fn limited_ns(limit: &Limit, more: u32) -> f64 {
+    let outstanding = f64::from(limit.most) + limit.waiting;
+    let each_ns = limit.each_ns as f64;
+    (ratio(outstanding, f64::from(limit.most) + f64::from(more)) * each_ns).max(each_ns)
+}
+
+/// A limit as evidence: what it is, how many wait, and what one more would give.
 pub fn limited(limit: &Limit) -> Vec<Evidence> {
-    let (most, each_ms) = (f64::from(limit.most), limit.each_ns as f64 / 1e6);
-    let outstanding = most + limit.waiting;
-    let with = |most: f64| (ratio(outstanding, most) * each_ms).max(each_ms);
     vec![
-        words::valued("requests under way at a time, at most", most, "requests"),
+        words::valued("requests under way at a time, at most", f64::from(limit.most), "requests"),
         words::valued("requests that wait beside them, mean", limit.waiting, "requests"),
-        words::valued("one is under way for, mean", each_ms, "ms"),
-        words::valued("a request takes, by these figures", with(most), "ms"),
-        words::valued("with one more at a time", with(most + 1.0), "ms"),
+        words::valued("one is under way for, mean", limit.each_ns as f64 / 1e6, "ms"),
+        words::valued("a request takes, by these figures", limited_ns(limit, 0) / 1e6, "ms"),
+        words::valued("with one more at a time", limited_ns(limit, 1) / 1e6, "ms"),
     ]
 }
 

@@ -4,7 +4,7 @@
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
 use super::base::{Cause, Outcome};
-use super::common::{Waits, limited, not_spent, outstanding};
+use super::common::{Waits, limited, limited_ns, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
@@ -39,22 +39,18 @@ fn test(facts: &Facts<'_>) -> Outcome {
     );
     let summary = waits.summary(if limit.by_connections { &kept } else { &passed });
     let mut evidence = vec![outstanding(waits.service)];
-    let counted = limited(limit);
-    let (now, then) = (value_ms(&counted, 3), value_ms(&counted, 4));
-    evidence.extend(counted);
+    evidence.extend(limited(limit));
     let fix = format!(
         "Let {who} ask {next} for more than {} at a time (the size of its connection pool, a semaphore, maxSockets, a limit of \
-         streams). With one more, a request would take about {then} instead of {now}.",
-        limit.most
+         streams). With one more, a request would take about {} instead of {}.",
+        limit.most,
+        units::duration(limited_ns(limit, 1)),
+        units::duration(limited_ns(limit, 0))
     );
     let place = (holder.pid, holder.tid);
     let mut candidate = waits.candidate(summary, evidence, fix);
     (candidate.place.pid, candidate.place.tid) = (Some(place.0), Some(place.1));
     candidate.holds()
-}
-
-fn value_ms(evidence: &[parshall_evidence::Evidence], at: usize) -> String {
-    units::duration(evidence.get(at).and_then(|one| one.value).unwrap_or(0.0) * 1e6)
 }
 
 #[cfg(test)]

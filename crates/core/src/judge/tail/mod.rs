@@ -27,7 +27,7 @@ const NOTABLE_TIMES: f64 = 10.0;
 /// And at least so long.
 const NOTABLE_MS: f64 = 2.0;
 
-/// So many requests, at so many moments, are as good as all.
+/// Requests, and moments at which they began, that leave no doubt.
 const MANY: (u64, u64) = (30, 3);
 /// Fewer requests than that leave doubt.
 const FEW: u64 = 10;

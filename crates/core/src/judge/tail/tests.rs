@@ -13,7 +13,7 @@ const SLEEP: i32 = 35;
 const FSYNC: i32 = 74;
 const US: u64 = 1_000;
 const WINDOW_NS: u64 = 5_000 * MS;
-/// Clients, with a connection each: so many that none asks again before it was answered.
+/// Clients with a connection each, enough that none asks again before it was answered.
 const CLIENTS: u64 = 200;
 
 /// What a thread does with a request.

@@ -20,7 +20,7 @@ use super::{FlowFact, Shape};
 use crate::stats::ratio;
 
 pub use code::Code;
-pub use queue::{queue_of, turn_of, workers_keep_one_each};
+pub use queue::{limit_in_hands, queue_of, turn_of, workers_keep_one_each};
 use served::{ByService, Served};
 pub use spent::{Spent, is_collector, writes};
 

@@ -13,8 +13,12 @@ fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
 pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u32)> {
     let hop = hops.iter().find(|hop| hop.kind.is_queue())?;
     let service = service_of(services, hop.pid)?;
-    let counted = service.limits.iter().find(|limit| limit.next.is_none()).map(|limit| limit.most);
-    Some((hop, counted.unwrap_or(service.workers)))
+    Some((hop, limit_in_hands(services, hop.pid).map_or(service.workers, |limit| limit.most)))
+}
+
+/// The limit on what the service of a process has in its hands, if it has one.
+pub fn limit_in_hands(services: &[Service], pid: u32) -> Option<&Limit> {
+    service_of(services, pid)?.limits.iter().find(|limit| limit.next.is_none())
 }
 
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
@@ -30,18 +34,21 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
             .find(|limit| limit.next.is_some())
             .map(|limit| (first, limit));
     }
-    hops.iter().zip(hops.iter().skip(1)).find_map(|(hop, after)| {
-        let limits = || {
-            service_of(services, hop.pid)?.limits.iter().find(|l| to(l) == after.target).filter(|l| l.next.is_some())
-        };
+    hops.windows(2).find_map(|pair| {
+        let (hop, after) = (&pair[0], &pair[1]);
+        let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, &after.target))?;
         let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
         match hop.kind {
-            HopKind::Turn => Some((hop, limits()?)),
+            HopKind::Turn => Some((hop, limit)),
             // One at a time is a lock as well.
-            HopKind::Lock | HopKind::Worker if asks => Some((hop, limits().filter(|limit| limit.most > 1)?)),
+            HopKind::Lock | HopKind::Worker if asks && limit.most > 1 => Some((hop, limit)),
             _ => None,
         }
     })
+}
+
+fn is_to(limit: &Limit, target: &str) -> bool {
+    limit.next.is_some_and(|next| next.to_string() == target)
 }
 
 /// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.
@@ -56,15 +63,6 @@ pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capt
     });
     let open: u64 = open.map(FlowRecord::connections).sum();
     (open == u64::from(serving.workers)).then_some(serving)
-}
-
-fn to(limit: &Limit) -> String {
-    limit.next.map_or_else(String::new, |next| next.to_string())
-}
-
-/// See [`turn_of`].
-pub fn is_in_turn(services: &[Service], hops: &[Hop]) -> bool {
-    turn_of(services, hops).is_some()
 }
 
 /// More at a time would only wait for this instead.

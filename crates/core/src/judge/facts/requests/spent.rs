@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 
 use super::crypto::CRYPTO_SHARE;
-use super::queue::{is_in_turn, needs_what_is_scarce, queue_of, workers_keep_one_each};
+use super::queue::{needs_what_is_scarce, queue_of, turn_of, workers_keep_one_each};
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::stats::ratio;
@@ -223,7 +223,7 @@ impl<'c> Context<'c> {
             HopKind::OnCpu if !is_queued(part) && self.overstates(part, leaf) => Spent::Unseen,
             HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
             HopKind::Deadlock => Spent::Lock,
-            _ if is_in_turn(self.services, hops) && !needs_what_is_scarce(leaf) => Spent::Turn,
+            _ if turn_of(self.services, hops).is_some() && !needs_what_is_scarce(leaf) => Spent::Turn,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,

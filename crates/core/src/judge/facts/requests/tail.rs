@@ -48,6 +48,9 @@ fn of(service: &Service, tail: &Tail) -> Service {
 
 /// The account of the slowest requests. `tails` are those of [`services`], and `whole` is the account of all requests.
 pub fn account<'a>(capture: &'a Capture, tails: &'a [Service], whole: &Requests<'a>) -> Requests<'a> {
+    if tails.is_empty() {
+        return Requests::default();
+    }
     let code = Code::new(capture);
     let facts = tails.iter().filter_map(|rec| {
         let all = whole.counted().find(|service| !service.rec.waited && is_same(service.rec, rec))?;
