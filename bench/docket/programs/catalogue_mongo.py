@@ -1,6 +1,7 @@
 #!/usr/bin/python3 -P
-"""A shop's catalogue in a server of MongoDB's protocol: catalogue_mongo.py fill PORT N writes N articles; catalogue_mongo.py load PORT N
-SECONDS CLIENTS FIELD looks articles up by FIELD (sku or _id). Prints the same figures as load.c."""
+"""A shop's catalogue in a server of MongoDB's protocol. catalogue_mongo.py fill PORT N [ADDRESS] writes N articles; catalogue_mongo.py
+load PORT N SECONDS CLIENTS FIELD looks articles up by FIELD (sku or _id) and prints the same figures as load.c. (-P: dns.py beside this
+file is not the module that pymongo wants.)"""
 import json
 import random
 import sys
@@ -10,7 +11,8 @@ import time
 from pymongo import MongoClient
 
 mode, port, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-articles = MongoClient(f"mongodb://127.0.0.1:{port}/", serverSelectionTimeoutMS=20000).shop.articles
+address = sys.argv[4] if mode == "fill" and len(sys.argv) > 4 else "127.0.0.1"
+articles = MongoClient(f"mongodb://{address}:{port}/", serverSelectionTimeoutMS=20000).shop.articles
 if mode == "fill":
     for k in range(0, n, 1000):
         articles.insert_many([{"_id": f"a{i}", "sku": f"a{i}", "name": f"Article {i}", "price": i % 100, "text": "x" * 200}
