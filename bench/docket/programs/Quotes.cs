@@ -29,7 +29,8 @@ class Quotes
             socket.NoDelay = true;
             socket.Receive(buffer);
             var body = "rate: " + Ask().Length + "\n";
-            socket.Send(Encoding.ASCII.GetBytes("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + body.Length + "\r\n\r\n" + body));
+            var head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + body.Length + "\r\n\r\n";
+            socket.Send(Encoding.ASCII.GetBytes(head + body));
         }
         catch (SocketException) { }
         catch (IOException) { }

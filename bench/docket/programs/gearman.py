@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Gearman's binary protocol: gearman.py worker PORT N starts N worker processes for the function "thumbnail", each of which asks the picture
-service at 127.0.0.1:8000; gearman.py load PORT CLIENTS SECONDS submits foreground jobs and prints the same figures as load.c."""
+"""Gearman's binary protocol: gearman.py worker PORT N starts N worker processes for the function "thumbnail", each of which asks the
+picture service at 127.0.0.1:8000; gearman.py load PORT CLIENTS SECONDS submits foreground jobs and prints the same figures as load.c."""
 import http.client
 import json
 import os
