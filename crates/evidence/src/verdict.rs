@@ -60,8 +60,20 @@ pub struct Verdict {
     pub cause: Option<String>,
     /// How sure.
     pub confidence: Confidence,
+    /// Why no surer: empty where the confidence is high.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
     /// One sentence a person can act on.
     pub summary: String,
+}
+
+/// A link of the argument for a verdict that was not seen, or that another cause would explain as well.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Its id, such as `end` or `rival`.
+    pub link: String,
+    /// What was not seen, as a phrase.
+    pub why: String,
 }
 
 /// What kind of answer a verdict is.
@@ -84,9 +96,9 @@ pub enum Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Few or lost events, or inferred only.
+    /// Two links or more were not seen, or many events were lost.
     Low,
-    /// The account is good, one link is inferred.
+    /// One link was not seen.
     Medium,
     /// Every link was seen.
     High,
@@ -117,6 +129,9 @@ pub struct Finding {
     pub tail: bool,
     /// How sure.
     pub confidence: Confidence,
+    /// Why no surer: empty where the confidence is high.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
     /// One sentence that names who waits for whom.
     pub summary: String,
     /// Where it was seen most.

@@ -25,6 +25,7 @@ pub(super) fn verdict(report: &Report, detail: Detail) -> Verdict {
     }
     let mut sentences = vec![answer.summary.clone()];
     sentences.extend(top.map(|top| top.summary.clone()).filter(|summary| *summary != answer.summary));
+    sentences.extend(doubt(answer, detail));
     let place = top.filter(|top| detail == Detail::Full && top.chain.is_empty()).map(place).unwrap_or_default();
     if !place.is_empty() {
         sentences.push(format!("Seen most at {place}."));
@@ -78,6 +79,17 @@ fn confidence(confidence: Confidence) -> &'static str {
         Confidence::Medium => "medium",
         Confidence::High => "high",
     }
+}
+
+/// `Confidence medium: it rests on 3 requests.`: what lowers it most, and all of it on a full page. None where it is high, and where nothing
+/// is claimed.
+fn doubt(answer: &parshall_evidence::Verdict, detail: Detail) -> Option<String> {
+    if answer.status == Status::InsufficientEvidence {
+        return None;
+    }
+    let shown = if detail == Detail::Full { answer.gaps.len() } else { 1 };
+    let gaps: Vec<&str> = answer.gaps.iter().take(shown).map(|gap| gap.why.as_str()).collect();
+    (!gaps.is_empty()).then(|| format!("Confidence {}: {}.", confidence(answer.confidence), gaps.join("; ")))
 }
 
 /// The way to a cause; None where it was found in flows or threads alone.

@@ -1,6 +1,7 @@
 //! What a cause is and what it answers, and what several causes need to say it.
-use parshall_evidence::{ChainHop, Confidence, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
+use parshall_evidence::{ChainHop, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
 
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Facts, FlowFact, Lost};
 use crate::judge::ledger::flow::State;
@@ -52,8 +53,8 @@ pub struct Candidate {
     pub min_share: f64,
     /// It never happens in a healthy flow, so a few bad flows among many are worth naming.
     pub always_wrong: bool,
-    /// How sure, before the quality of the capture is taken into account.
-    pub confidence: Confidence,
+    /// Links of its argument that were not seen, beside what the whole capture lacks.
+    pub gaps: Vec<Gap>,
     /// One sentence that names who waits for whom.
     pub summary: String,
     /// Where.
@@ -70,7 +71,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A candidate with the usual share and full confidence.
+    /// A candidate with the usual share, every link of whose argument was seen.
     pub fn new(
         lost: Lost,
         place: Place,
@@ -86,7 +87,7 @@ impl Candidate {
             refused: None,
             always_wrong: false,
             min_share: MIN_SHARE,
-            confidence: Confidence::High,
+            gaps: Vec::new(),
             summary,
             place,
             evidence,

@@ -1,14 +1,14 @@
 //! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
+use parshall_evidence::{Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
-use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{PartFact, ServiceFact, limit_in_hands, queue_of, turn_of, workers_keep_one_each};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
+use crate::judge::{chain, confidence};
 use crate::stats::ratio;
 use crate::units;
 
@@ -16,8 +16,6 @@ use crate::units;
 pub const MIN_REQUEST_SHARE: f64 = 0.30;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
-/// Fewer followed requests are an anecdote.
-const REQUESTS_MIN: u64 = 5;
 
 /// What requests lost to one thing.
 pub struct Waits<'f, 'a> {
@@ -153,11 +151,7 @@ impl<'f, 'a> Waits<'f, 'a> {
         };
         let mut candidate = Candidate::new(Lost::default(), place, summary, list, fix);
         candidate.min_share = MIN_REQUEST_SHARE;
-        // One that waited all the time is no anecdote.
-        let few = !self.service.rec.waited && self.service.rec.followed_requests < REQUESTS_MIN;
-        if !self.loss.seen || few {
-            candidate.confidence = Confidence::Medium;
-        }
+        candidate.gaps = confidence::of_path(self.facts, self.service, self.spent, self.loss.seen);
         candidate.peer = self.closer(leaf);
         candidate.requests = Some(self.loss);
         candidate
