@@ -140,10 +140,22 @@ pub struct Finding {
     /// The way from the service to this cause, thread by thread; empty where it was found in flows or threads alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ChainHop>,
+    /// What its removal would give, by the account; None where the account does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
     /// The numbers it rests on.
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: Fix,
+}
+
+/// What the removal of a cause would give. It is predicted and not measured: nothing else is expected to become the limit instead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// Mean time of an affected request now; of the slow ones, where the finding is about these.
+    pub now_ms: f64,
+    /// Its mean time without the cause, and the queue behind it: the least and the most, which is that after the smallest change.
+    pub without_ms: (f64, f64),
 }
 
 /// What the share of a finding is a share of.

@@ -2,7 +2,7 @@
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
 //! that time was lost and who is to blame for each piece, [`evidence_type`] which cause may claim what; [`cause`] tests each cause against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names
-//! those that own enough of the lost time, [`confidence`] how sure that is, `tail` judges the slowest requests apart from the others, and `health` says whether
+//! those that own enough of the lost time, [`confidence`] how sure that is and [`gain`] what its removal would give, `tail` judges the slowest requests apart from the others, and `health` says whether
 //! nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, [`service`] the services, and
 //! [`chain`] the way from a service to what its requests wait for.
 pub mod account;
@@ -14,6 +14,7 @@ mod confidence;
 pub mod denial;
 mod evidence_type;
 pub mod facts;
+mod gain;
 mod health;
 pub mod ledger;
 pub mod rank;

@@ -8,7 +8,7 @@ use crate::judge::denial::{Denial, count_of, share};
 use crate::judge::evidence_type::Source;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::health::{self, Doubt};
-use crate::judge::{capacity, chain, confidence, evidence_type, words};
+use crate::judge::{capacity, chain, confidence, evidence_type, gain, words};
 use crate::stats::ratio;
 use crate::units;
 
@@ -300,6 +300,7 @@ pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lo
         scaled: of_flows && candidate.lost.scaled,
         confidence: confidence::confidence(&gaps),
         gaps: confidence::reported(&gaps),
+        gain: gain::of(&candidate),
         summary: candidate.summary,
         place: candidate.place,
         tail: false,

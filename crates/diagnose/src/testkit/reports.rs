@@ -96,6 +96,7 @@ fn nagle() -> Finding {
             ..Place::default()
         },
         chain: Vec::new(),
+        gain: None,
         evidence: vec![
             Evidence {
                 what: "bytes held by Nagle while an ACK was outstanding".into(),
@@ -226,6 +227,7 @@ fn small_buffer() -> Finding {
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         chain: Vec::new(),
+        gain: None,
         evidence: vec![evidence, stack],
         fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), ..Fix::default() },
         scaled: true,
@@ -340,6 +342,7 @@ fn lock() -> Finding {
             .into(),
         place: Place { pid: Some(940), tid: Some(940), requests: 205, ..Place::default() },
         chain: lock_hops(),
+        gain: None,
         evidence: vec![Evidence {
             what: "requests waiting for a lock".into(),
             count: Some(205),
@@ -433,6 +436,7 @@ fn finding_of_the_tail(summary: &str, hop: &ChainHop) -> Finding {
         summary: summary.into(),
         place: Place { pid: Some(77), tid: Some(77), requests: 119, ..Place::default() },
         chain: vec![hop.clone()],
+        gain: None,
         evidence: vec![Evidence {
             what: "slowest requests, their whole time".into(),
             count: Some(119),

@@ -70,6 +70,14 @@ pub struct Candidate {
     pub peer: Option<PeerCommand>,
 }
 
+impl RequestLoss {
+    /// The loss is a wait for a turn, where `most` have theirs at a time and one takes `each_ns`: with one more at a time, a part of it goes.
+    pub fn of_turns(&mut self, most: u32, each_ns: f64) {
+        self.step = 1.0 / (f64::from(most) + 1.0);
+        self.least_ns = each_ns;
+    }
+}
+
 impl Candidate {
     /// A candidate with the usual share, every link of whose argument was seen.
     pub fn new(
@@ -114,6 +122,10 @@ pub struct RequestLoss {
     pub each_ns: f64,
     /// Requests of the affected services that were seen.
     pub requests: u64,
+    /// Of the loss, the share that the smallest change removes: all, unless one more at a time is let through.
+    pub step: f64,
+    /// Without the cause a request still takes at least so long, in nanoseconds, as far as that is known: 0 otherwise.
+    pub least_ns: f64,
     /// The way to it.
     pub chain: Vec<ChainHop>,
     /// What the wait was for in the end was seen.
