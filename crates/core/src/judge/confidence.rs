@@ -7,6 +7,7 @@ use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
 
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
+use crate::judge::health;
 use crate::stats::ratio;
 use crate::units;
 
@@ -14,6 +15,8 @@ use crate::units;
 pub const FEW: u64 = 5;
 /// Share of the requests' time that may be unseen before it matters.
 const UNSEEN_MAX: f64 = 0.20;
+/// An account is nearly whole with less missing.
+const WHOLE: f64 = 0.05;
 /// What slices of together less than this show (two delayed ACKs of 40 ms) may be chance.
 const OBSERVED_MIN_NS: u64 = 100_000_000;
 /// From this share of the events on, lost ones matter, and from the second one on, they matter much.
@@ -72,6 +75,10 @@ pub enum Gap {
     OtherRequests(f64),
     /// A request took so long, and its median, in nanoseconds.
     SlowOne(f64, f64),
+    /// What the slowest requests take is not known.
+    Slowest,
+    /// Clients waited for something outside of their requests for this share of what they waited in all.
+    Clients(f64),
     /// No cause has the time that was lost.
     NoCause,
     /// What was seen does not tell.
@@ -100,6 +107,8 @@ impl Gap {
             Gap::Quiet(_) => "quiet",
             Gap::OtherRequests(_) => "other-requests",
             Gap::SlowOne(..) => "slowest",
+            Gap::Slowest => "slowest",
+            Gap::Clients(_) => "clients",
             Gap::NoCause => "cause",
             Gap::Nothing => "nothing",
         }
@@ -164,6 +173,10 @@ impl Gap {
                     units::duration(*ns),
                     units::duration(*median_ns)
                 )
+            }
+            Gap::Slowest => "what the slowest requests take is not known".to_owned(),
+            Gap::Clients(share) => {
+                format!("for {} of their time clients wait for something else than a reply", units::percent(*share))
             }
             Gap::NoCause => "no cause known here accounts for what was lost".to_owned(),
             Gap::Nothing => "too little was seen".to_owned(),
@@ -319,7 +332,13 @@ fn disagrees(facts: &Facts<'_>, service: &ServiceFact<'_>, parts: &[&PartFact<'_
 pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     let mut gaps = Vec::new();
     gaps.extend((facts.quiet.count > 0).then_some(Gap::Quiet(facts.quiet.count)));
+    let unseen = facts.requests.unseen_share();
+    gaps.extend((unseen > WHOLE && unseen <= UNSEEN_MAX).then_some(Gap::Unseen(unseen)));
+    let clients = health::clients_share(facts);
+    gaps.extend((clients > WHOLE).then_some(Gap::Clients(clients)));
     let services = || facts.requests.counted().filter(|service| !service.rec.waited && service.rec.requests > 0);
+    let unknown = services().any(|service| service.rec.p50_ns.is_some() && service.rec.p99_ns.is_none());
+    gaps.extend(unknown.then_some(Gap::Slowest));
     let slow = |service: &&ServiceFact<'_>| service.typical_ns() >= SLOW_NS;
     let time: f64 = services().map(|service| service.time_ns).sum();
     let others = services().filter(slow).flat_map(|service| &service.parts).filter(|part| is_for_others(part));
