@@ -60,8 +60,20 @@ pub struct Verdict {
     pub cause: Option<String>,
     /// How sure.
     pub confidence: Confidence,
+    /// Why no surer: empty where the confidence is high.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
     /// One sentence a person can act on.
     pub summary: String,
+}
+
+/// A link of the argument for a verdict that was not seen, or that another cause would explain as well.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Its id, such as `end` or `rival`.
+    pub link: String,
+    /// What was not seen, as a phrase.
+    pub why: String,
 }
 
 /// What kind of answer a verdict is.
@@ -84,9 +96,9 @@ pub enum Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// Few or lost events, or inferred only.
+    /// Two links or more were not seen, or many events were lost.
     Low,
-    /// The account is good, one link is inferred.
+    /// One link was not seen.
     Medium,
     /// Every link was seen.
     High,
@@ -117,6 +129,9 @@ pub struct Finding {
     pub tail: bool,
     /// How sure.
     pub confidence: Confidence,
+    /// Why no surer: empty where the confidence is high.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<Gap>,
     /// One sentence that names who waits for whom.
     pub summary: String,
     /// Where it was seen most.
@@ -125,10 +140,22 @@ pub struct Finding {
     /// The way from the service to this cause, thread by thread; empty where it was found in flows or threads alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ChainHop>,
+    /// What its removal would give, by the account; None where the account does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
     /// The numbers it rests on.
     pub evidence: Vec<Evidence>,
     /// What to do.
     pub fix: Fix,
+}
+
+/// What the removal of a cause would give. It is predicted and not measured: nothing else is expected to become the limit instead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// Mean time of an affected request now; of the slow ones, where the finding is about these.
+    pub now_ms: f64,
+    /// Its mean time without the cause, and the queue behind it: the least and the most, which is that after the smallest change.
+    pub without_ms: (f64, f64),
 }
 
 /// What the share of a finding is a share of.

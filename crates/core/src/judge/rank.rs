@@ -1,15 +1,14 @@
 //! From candidates to a verdict: which cause accounts for how much of the lost time, and whether that is enough to name it.
-use parshall_evidence::{
-    Chain, Confidence, Figure, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, ShareOf, Status, Verdict,
-};
+use parshall_evidence::{Chain, Figure, Finding, Fix, FlowRecord, NotTested, RuledOut, Rung, ShareOf, Status, Verdict};
 
 use super::cause::{CAUSES, Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
 use crate::critical_path::clients::Awaits;
+use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count_of, share};
-use crate::judge::facts::requests::ServiceFact;
+use crate::judge::evidence_type::Source;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::health::{self, Doubt};
-use crate::judge::{capacity, chain, words};
+use crate::judge::{capacity, chain, confidence, evidence_type, gain, words};
 use crate::stats::ratio;
 use crate::units;
 
@@ -41,10 +40,13 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
         return insufficient(why.clone());
     }
     let (mut rejected, mut untested) = (Vec::new(), Vec::new());
-    let mut held: Vec<(&Cause, Candidate)> = Vec::new();
+    let mut held: Vec<(&'static Cause, Candidate)> = Vec::new();
     for cause in CAUSES {
         match (cause.test)(facts) {
-            Outcome::Holds(candidate) => held.push((cause, *candidate)),
+            Outcome::Holds(candidate) if may_claim(cause, &candidate) => held.push((cause, *candidate)),
+            Outcome::Holds(_) => {
+                untested.push(not_tested(cause, "what was seen is of no type that tells of it".to_string()))
+            }
             Outcome::Rejected(denial) => rejected.push((cause, *denial)),
             Outcome::Untested(why) => untested.push(not_tested(cause, why)),
         }
@@ -59,7 +61,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
             Ok((lost_share, share)) => {
                 turned_away |= refused;
                 let seen = candidate.requests.as_ref().is_none_or(|r| r.seen);
-                named.push((finding(facts, cause, candidate, lost_share, share), seen));
+                named.push(Named { cause, lost_share, share, seen, candidate });
             }
             Err(denial) => rejected.push((cause, *denial)),
         }
@@ -75,9 +77,18 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = too_little.filter(|_| !turned_away) {
         return insufficient(why);
     }
-    named.sort_by(|(a, _), (b, _)| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.cmp(&b.cause)));
-    let chain = named.first().and_then(|(finding, seen)| chain::of_finding(finding, *seen));
-    let findings: Vec<Finding> = named.into_iter().map(|(finding, _)| finding).collect();
+    named.sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.id.cmp(b.cause.id)));
+    let others: Vec<(&'static str, f64)> =
+        named.iter().skip(1).map(|other| (other.cause.id, other.lost_share)).collect();
+    if let Some(first) = named.first_mut() {
+        let shares = confidence::of_shares(first.lost_share, others.into_iter());
+        // What only waited is named however much else was lost.
+        let waited = first.candidate.requests.as_ref().is_some_and(|loss| loss.waited);
+        first.candidate.gaps.extend(shares.filter(|_| !waited));
+    }
+    let seen = named.first().map(|first| first.seen);
+    let findings: Vec<Finding> = named.into_iter().map(|one| one.finding(facts)).collect();
+    let chain = findings.first().zip(seen).and_then(|(finding, seen)| chain::of_finding(finding, seen));
     if let Some(why) = unaccounted(facts).filter(|_| findings.is_empty()) {
         return insufficient(why);
     }
@@ -90,7 +101,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
 
 fn insufficient(why: String) -> Ranking {
     Ranking {
-        verdict: verdict_of_status(Status::InsufficientEvidence, Confidence::Low, why),
+        verdict: verdict_of_status(Status::InsufficientEvidence, &[Gap::Nothing], why),
         findings: vec![],
         chain: None,
         ruled_out: vec![],
@@ -106,6 +117,33 @@ fn unseen(facts: &Facts<'_>, cause: &Cause) -> Option<String> {
 
 fn not_tested(cause: &Cause, why: String) -> NotTested {
     NotTested { cause: cause.id.to_string(), why }
+}
+
+/// Whether all that a candidate claims was found where its cause may claim it.
+fn may_claim(cause: &Cause, candidate: &Candidate) -> bool {
+    let sources = [
+        (Source::Requests, candidate.requests.is_some()),
+        (Source::Threads, candidate.thread.is_some()),
+        (Source::Counters, candidate.refused.is_some()),
+        (Source::Flows, candidate.lost.ns > 0.0),
+    ];
+    sources.into_iter().all(|(source, used)| !used || evidence_type::may_use(cause.id, source))
+}
+
+/// A cause that is named, before it is written down.
+struct Named {
+    cause: &'static Cause,
+    candidate: Candidate,
+    lost_share: f64,
+    share: f64,
+    /// What the wait was for in the end was seen.
+    seen: bool,
+}
+
+impl Named {
+    fn finding(self, facts: &Facts<'_>) -> Finding {
+        finding(facts, self.cause, self.candidate, self.lost_share, self.share)
+    }
 }
 
 /// All lost time: that of requests, that of flows beyond it, and that of threads which neither shows. They can be compared: each
@@ -230,6 +268,9 @@ fn is_theirs(tids: &[u32], blame: Blame, tid: u32) -> bool {
     local && tids.contains(&tid)
 }
 
+/// The cause to which what a device's queue holds back belongs.
+const LOCAL_SHAPER: &str = "local-shaper";
+
 /// A candidate that is named.
 pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lost_share: f64, share: f64) -> Finding {
     let window_ms = facts.capture.window_ns as f64 / 1e6;
@@ -240,7 +281,15 @@ pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lo
         (None, None, None) => candidate.lost.mean_ms(facts),
     };
     let of_flows = candidate.thread.is_none() && candidate.requests.is_none() && candidate.refused.is_none();
-    let few = of_flows && candidate.lost.seen < 5;
+    let mut gaps = candidate.gaps.clone();
+    gaps.extend((of_flows && candidate.lost.seen < FEW).then_some(Gap::Few(candidate.lost.seen, "stalls")));
+    gaps.extend(untested(facts, cause));
+    gaps.extend((of_flows && cause.id != LOCAL_SHAPER).then(|| confidence::shaped(facts)).flatten());
+    // The kernel counts what it turns away on every rung; but what was lost may have told of something larger.
+    match candidate.refused {
+        Some(_) => gaps.extend(confidence::lost_events(facts)),
+        None => gaps.extend(confidence::of_capture(facts)),
+    }
     Finding {
         cause: cause.id.to_string(),
         title: cause.title.to_string(),
@@ -249,11 +298,9 @@ pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lo
         lost_ms,
         lost_share,
         scaled: of_flows && candidate.lost.scaled,
-        // The kernel counts what it turns away on every rung; but what was lost may have told of something larger.
-        confidence: match candidate.refused {
-            Some(_) => reduced(candidate.confidence, doubts_by_loss(facts)),
-            None => reduced(candidate.confidence, doubts(facts) + u32::from(few)),
-        },
+        confidence: confidence::confidence(&gaps),
+        gaps: confidence::reported(&gaps),
+        gain: gain::of(&candidate),
         summary: candidate.summary,
         place: candidate.place,
         tail: false,
@@ -263,34 +310,10 @@ pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lo
     }
 }
 
-/// What slices of together less than this show (two delayed ACKs of 40 ms) may be chance.
-const OBSERVED_MIN_NS: u64 = 100_000_000;
-
-/// Steps by which the quality of the capture lowers the confidence.
-fn doubts(facts: &Facts<'_>) -> u32 {
-    let unseen = facts.requests.unseen_share() > 1.0 - SEEN_MIN;
-    doubts_by_loss(facts) + u32::from(facts.capture.rung != Rung::Btf) + u32::from(unseen) + u32::from(cut_short(facts))
-}
-
-/// The slices together are short, or shorter each than the requests of a service that is on the account.
-fn cut_short(facts: &Facts<'_>) -> bool {
-    let slices = &facts.capture.slices;
-    let unknown = |s: &ServiceFact<'_>| !s.rec.waited && s.rec.requests > 0 && s.rec.p50_ns.is_none();
-    slices.count > 1 && (slices.observed_ns < OBSERVED_MIN_NS || facts.requests.counted().any(unknown))
-}
-
-fn doubts_by_loss(facts: &Facts<'_>) -> u32 {
-    let probe = &facts.capture.probe;
-    let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
-    if lost > 0.05 { 2 } else { u32::from(lost > 0.001) }
-}
-
-fn reduced(confidence: Confidence, steps: u32) -> Confidence {
-    match (confidence, steps) {
-        (c, 0) => c,
-        (Confidence::High, 1) => Confidence::Medium,
-        _ => Confidence::Low,
-    }
+/// A look-alike, which loses the same time, of which this host did not show what it needs.
+fn untested(facts: &Facts<'_>, cause: &Cause) -> Option<Gap> {
+    let alike = CAUSES.iter().filter(|other| other.id != cause.id && evidence_type::are_alike(cause.id, other.id));
+    alike.into_iter().find(|other| unseen(facts, other).is_some()).map(|other| Gap::Untested(other.id))
 }
 
 fn too_little(facts: &Facts<'_>) -> Option<String> {
@@ -320,35 +343,46 @@ fn is_throttled(cell: &parshall_evidence::OffCpuCell) -> bool {
     cell.why == parshall_evidence::OffCpu::Throttled
 }
 
-fn verdict_of_status(status: Status, confidence: Confidence, summary: String) -> Verdict {
-    Verdict { status, cause: None, confidence, summary }
+fn verdict_of_status(status: Status, gaps: &[Gap], summary: String) -> Verdict {
+    let (confidence, gaps) = (confidence::confidence(gaps), confidence::reported(gaps));
+    Verdict { status, cause: None, confidence, gaps, summary }
 }
 
 fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict {
     if let Some(first) = findings.first() {
-        return Verdict {
-            cause: Some(first.cause.clone()),
-            ..verdict_of_status(Status::Cause, first.confidence, first.summary.clone())
-        };
+        return answer(first);
     }
-    let confidence = reduced(Confidence::High, doubts(facts) + u32::from(facts.quiet.count > 0));
+    let known = confidence::of_capture(facts);
+    let unexplained: Vec<Gap> = known.iter().cloned().chain([Gap::NoCause]).collect();
     if let Some(waited) = waited(facts) {
-        return verdict_of_status(Status::NoDominantCause, confidence, waited);
+        return verdict_of_status(Status::NoDominantCause, &unexplained, waited);
     }
     let doubt = health::doubt(facts);
     if let Some(Doubt::Waits(who)) = doubt {
-        return verdict_of_status(Status::NoDominantCause, confidence, who);
+        return verdict_of_status(Status::NoDominantCause, &unexplained, who);
     }
     let share = flow_share.max(felt_share(facts));
     if share >= MIN_SHARE {
-        return verdict_of_status(Status::NoDominantCause, confidence, no_dominant(facts, share));
+        return verdict_of_status(Status::NoDominantCause, &unexplained, no_dominant(facts, share));
     }
     if let Some(Doubt::Unseen(what)) = doubt {
-        return verdict_of_status(Status::InsufficientEvidence, Confidence::Low, what);
+        return verdict_of_status(Status::InsufficientEvidence, &[Gap::Nothing], what);
     }
+    let gaps: Vec<Gap> = known.into_iter().chain(confidence::of_health(facts)).collect();
     match capacity::full(facts) {
-        Some(summary) => verdict_of_status(Status::AtCapacity, confidence, summary),
-        None => verdict_of_status(Status::Healthy, confidence, healthy(facts, flow_share) + &quiet(facts)),
+        Some(summary) => verdict_of_status(Status::AtCapacity, &gaps, summary),
+        None => verdict_of_status(Status::Healthy, &gaps, healthy(facts, flow_share) + &quiet(facts)),
+    }
+}
+
+/// The verdict of which this finding is the first.
+pub(super) fn answer(first: &Finding) -> Verdict {
+    Verdict {
+        status: Status::Cause,
+        cause: Some(first.cause.clone()),
+        confidence: first.confidence,
+        gaps: first.gaps.clone(),
+        summary: first.summary.clone(),
     }
 }
 
@@ -542,7 +576,7 @@ fn no_dominant(facts: &Facts<'_>, share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FdKind, FlowState, Release, Role, Slices, Status};
+    use parshall_evidence::{Confidence, FdKind, FlowState, Release, Role, Slices, Status};
     use proptest::prelude::*;
 
     use super::*;

@@ -61,6 +61,7 @@ pub fn empty() -> Report {
             status: Status::InsufficientEvidence,
             cause: None,
             confidence: Confidence::Low,
+            gaps: vec![],
             summary: String::new(),
         },
         service: None,
@@ -84,6 +85,7 @@ fn nagle() -> Finding {
         lost_share: 0.998,
         tail: false,
         confidence: Confidence::High,
+        gaps: vec![],
         summary: "127.0.0.1:56224 → 127.0.0.1:7000 sends 40 B, then 136 B. Nagle holds the 136 B until the 40 B are \
                   acknowledged; the peer has nothing to send yet, and its delayed-ACK timer (40 ms) sends that ACK."
             .into(),
@@ -94,6 +96,7 @@ fn nagle() -> Finding {
             ..Place::default()
         },
         chain: Vec::new(),
+        gain: None,
         evidence: vec![
             Evidence {
                 what: "bytes held by Nagle while an ACK was outstanding".into(),
@@ -157,6 +160,7 @@ pub fn cause() -> Report {
             status: Status::Cause,
             cause: Some("nagle-delayed-ack".into()),
             confidence: Confidence::High,
+            gaps: vec![],
             summary: "Each request is written in two parts, and the second waits 40 ms for a delayed ACK; \
                       write it at once or set TCP_NODELAY."
                 .into(),
@@ -217,11 +221,13 @@ fn small_buffer() -> Finding {
         lost_share: 0.81,
         tail: false,
         confidence: Confidence::Medium,
+        gaps: vec![],
         summary:
             "Thread 812 (relay) moves 8,192 B with each pair of recv and send, with more data waiting after each read."
                 .into(),
         place: Place { pid: Some(811), tid: Some(812), ..Place::default() },
         chain: Vec::new(),
+        gain: None,
         evidence: vec![evidence, stack],
         fix: Fix { text: "Copy with 64 to 256 KiB, or use splice.".into(), ..Fix::default() },
         scaled: true,
@@ -250,6 +256,7 @@ pub fn thread_cause() -> Report {
             status: Status::Cause,
             cause: Some("small-copy-buffer".into()),
             confidence: Confidence::Medium,
+            gaps: vec![],
             summary: "The relay spends its time in system calls of 8 KiB each; give it a larger buffer.".into(),
         },
         findings: vec![top, second],
@@ -335,6 +342,7 @@ fn lock() -> Finding {
             .into(),
         place: Place { pid: Some(940), tid: Some(940), requests: 205, ..Place::default() },
         chain: lock_hops(),
+        gain: None,
         evidence: vec![Evidence {
             what: "requests waiting for a lock".into(),
             count: Some(205),
@@ -395,6 +403,7 @@ pub fn chain() -> Report {
             status: Status::Cause,
             cause: Some("lock-contention".into()),
             confidence: Confidence::High,
+            gaps: vec![],
             summary: finding.summary.clone(),
         },
         service: Some(service.clone()),
@@ -423,9 +432,11 @@ fn finding_of_the_tail(summary: &str, hop: &ChainHop) -> Finding {
         tail: true,
         scaled: false,
         confidence: Confidence::High,
+        gaps: vec![],
         summary: summary.into(),
         place: Place { pid: Some(77), tid: Some(77), requests: 119, ..Place::default() },
         chain: vec![hop.clone()],
+        gain: None,
         evidence: vec![Evidence {
             what: "slowest requests, their whole time".into(),
             count: Some(119),
@@ -514,6 +525,7 @@ pub fn tail() -> Report {
             status: Status::Cause,
             cause: Some("user-cpu-bound".into()),
             confidence: Confidence::High,
+            gaps: vec![],
             summary: summary.into(),
         },
         service: Some(service.clone()),
@@ -557,6 +569,7 @@ pub fn at_capacity() -> Report {
             status: Status::AtCapacity,
             cause: None,
             confidence: Confidence::High,
+            gaps: vec![],
             summary: "At 82,410 requests/s (p50 510 µs) nothing is slow, and thread 77 (redis-server) is full: on a CPU for 97 % \
                       of the time. Another thread or process that serves is the next step."
                 .into(),
@@ -585,6 +598,7 @@ pub fn healthy() -> Report {
             status: Status::Healthy,
             cause: None,
             confidence: Confidence::High,
+            gaps: vec![],
             summary: "50 flows answered 41,210 requests and lost 0.4 % of their time; nothing here needs a change."
                 .into(),
         },
@@ -647,6 +661,7 @@ pub fn no_dominant() -> Report {
             status: Status::NoDominantCause,
             cause: None,
             confidence: Confidence::Medium,
+            gaps: vec![],
             summary: "A third of the time is lost, and no single cause owns 30 % of it; the two largest are listed."
                 .into(),
         },
@@ -676,6 +691,7 @@ pub fn insufficient() -> Report {
             status: Status::InsufficientEvidence,
             cause: None,
             confidence: Confidence::Low,
+            gaps: vec![],
             summary:
                 "No flow of the subject moved data within 5.0 s; observe it while it is slow, or for longer (--for 1m)."
                     .into(),

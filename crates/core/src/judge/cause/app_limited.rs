@@ -4,9 +4,10 @@
 //! Look-alikes: CPU work (user-cpu-bound), quota (cpu-throttled). A client's pause between a reply and its next request
 //! is not counted as lost, nor is a connection that sends less than ten times a second, or messages of less
 //! than a segment.
-use parshall_evidence::{Confidence, Figure};
+use parshall_evidence::Figure;
 
 use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::record;
@@ -72,7 +73,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
         candidate.min_share = 0.30;
     }
     if sleep.is_none() {
-        candidate.confidence = if tid == 0 { Confidence::Low } else { Confidence::Medium };
+        candidate.gaps.push(match tid {
+            0 => Gap::Guessed("whose thread it is was not seen"),
+            _ => Gap::Inferred("what the thread waits for was not seen"),
+        });
     }
     candidate.holds()
 }

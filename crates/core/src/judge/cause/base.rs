@@ -1,6 +1,7 @@
 //! What a cause is and what it answers, and what several causes need to say it.
-use parshall_evidence::{ChainHop, Confidence, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
+use parshall_evidence::{ChainHop, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
 
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Facts, FlowFact, Lost};
 use crate::judge::ledger::flow::State;
@@ -52,8 +53,8 @@ pub struct Candidate {
     pub min_share: f64,
     /// It never happens in a healthy flow, so a few bad flows among many are worth naming.
     pub always_wrong: bool,
-    /// How sure, before the quality of the capture is taken into account.
-    pub confidence: Confidence,
+    /// Links of its argument that were not seen, beside what the whole capture lacks.
+    pub gaps: Vec<Gap>,
     /// One sentence that names who waits for whom.
     pub summary: String,
     /// Where.
@@ -69,8 +70,16 @@ pub struct Candidate {
     pub peer: Option<PeerCommand>,
 }
 
+impl RequestLoss {
+    /// The loss is a wait for a turn, where `most` have theirs at a time and one takes `each_ns`: with one more at a time, a part of it goes.
+    pub fn of_turns(&mut self, most: u32, each_ns: f64) {
+        self.step = 1.0 / (f64::from(most) + 1.0);
+        self.least_ns = each_ns;
+    }
+}
+
 impl Candidate {
-    /// A candidate with the usual share and full confidence.
+    /// A candidate with the usual share, every link of whose argument was seen.
     pub fn new(
         lost: Lost,
         place: Place,
@@ -86,7 +95,7 @@ impl Candidate {
             refused: None,
             always_wrong: false,
             min_share: MIN_SHARE,
-            confidence: Confidence::High,
+            gaps: Vec::new(),
             summary,
             place,
             evidence,
@@ -113,6 +122,10 @@ pub struct RequestLoss {
     pub each_ns: f64,
     /// Requests of the affected services that were seen.
     pub requests: u64,
+    /// Of the loss, the share that the smallest change removes: all, unless one more at a time is let through.
+    pub step: f64,
+    /// Without the cause a request still takes at least so long, in nanoseconds, as far as that is known: 0 otherwise.
+    pub least_ns: f64,
     /// The way to it.
     pub chain: Vec<ChainHop>,
     /// What the wait was for in the end was seen.

@@ -1,14 +1,14 @@
 //! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Confidence, Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
+use parshall_evidence::{Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
-use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{PartFact, ServiceFact, limit_in_hands, queue_of, turn_of, workers_keep_one_each};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
+use crate::judge::{chain, confidence};
 use crate::stats::ratio;
 use crate::units;
 
@@ -16,8 +16,6 @@ use crate::units;
 pub const MIN_REQUEST_SHARE: f64 = 0.30;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
-/// Fewer followed requests are an anecdote.
-const REQUESTS_MIN: u64 = 5;
 
 /// What requests lost to one thing.
 pub struct Waits<'f, 'a> {
@@ -51,6 +49,8 @@ impl<'f, 'a> Waits<'f, 'a> {
             time_ns: affected.iter().map(|(s, _)| s.time_ns).sum(),
             each_ns: ratio(ns, requests).min(longest),
             requests: affected.iter().map(|(s, _)| s.seen_requests()).fold(0, u64::saturating_add),
+            step: 1.0,
+            least_ns: 0.0,
             chain: chain::of(facts, service, spent),
             seen: parts().filter(|p| chain::is_end_seen(facts, p)).map(|p| p.ns).sum::<f64>() >= END_SEEN * ns,
             waited: affected.iter().any(|(s, _)| s.rec.waited),
@@ -83,6 +83,18 @@ impl<'f, 'a> Waits<'f, 'a> {
     /// The limit on what the service of a process has in its hands.
     pub fn limit_in_hands(&self, pid: u32) -> Option<&'f Limit> {
         limit_in_hands(self.facts.requests.all, pid)
+    }
+
+    /// The server behind the queue of the largest part that takes no more requests at a time than it has now, named, and how many: more
+    /// workers before it would only wait there.
+    pub fn limit_beyond(&self) -> Option<(String, u32)> {
+        let hops = &self.part.rec.hops;
+        let queue = hops.iter().position(|hop| hop.kind.is_queue())?;
+        let mut asked = hops[queue..].windows(2).filter(|pair| pair[0].kind == HopKind::Reply && pair[1].pid != 0);
+        asked.find_map(|pair| {
+            let limit = self.limit_in_hands(pair[1].pid)?;
+            Some((chain::named(&pair[1]), limit.most))
+        })
     }
 
     /// The service whose workers each keep a connection while these requests wait to be accepted, if it is so.
@@ -153,11 +165,7 @@ impl<'f, 'a> Waits<'f, 'a> {
         };
         let mut candidate = Candidate::new(Lost::default(), place, summary, list, fix);
         candidate.min_share = MIN_REQUEST_SHARE;
-        // One that waited all the time is no anecdote.
-        let few = !self.service.rec.waited && self.service.rec.followed_requests < REQUESTS_MIN;
-        if !self.loss.seen || few {
-            candidate.confidence = Confidence::Medium;
-        }
+        candidate.gaps = confidence::of_path(self.facts, self.service, self.spent, self.loss.seen);
         candidate.peer = self.closer(leaf);
         candidate.requests = Some(self.loss);
         candidate
@@ -165,15 +173,21 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// The next command to type: a look at the process where the chain ends, if the user did not ask about that one.
     fn closer(&self, leaf: &Hop) -> Option<PeerCommand> {
+        let subject = &self.facts.capture.subject;
         if let Some(host) =
             (leaf.kind == HopKind::Reply).then(|| leaf.target.parse::<std::net::SocketAddr>().ok()).flatten()
         {
             let elsewhere = chain::is_elsewhere(self.facts, &leaf.target);
+            // Nobody can be observed at no address, and what was just observed shows the same again.
+            if host.port() == 0 || host.ip().is_unspecified() || !elsewhere && subject.ports.contains(&host.port()) {
+                return None;
+            }
             let command = format!("parshall attach --port {}", host.port());
             return Some(PeerCommand { command, host: elsewhere.then(|| words::host(host)) });
         }
-        let asked = self.service.rec.pids.first() == Some(&leaf.pid);
-        (leaf.pid != 0 && !asked)
+        let alone = subject.pids.len() == 1 && subject.pids.contains(&leaf.pid);
+        let asked = self.service.rec.pids.contains(&leaf.pid);
+        (leaf.pid != 0 && !asked && !alone)
             .then(|| PeerCommand { command: format!("parshall attach --pid {}", leaf.pid), host: None })
     }
 }
@@ -242,6 +256,13 @@ pub fn limited_ns(limit: &Limit, more: u32) -> f64 {
     (ratio(outstanding, f64::from(limit.most) + f64::from(more)) * each_ns).max(each_ns)
 }
 
+/// What to do where a server takes no more than `most` at a time, and workers wait for it.
+pub fn beyond(server: &str, most: u32) -> String {
+    format!(
+        "{server} takes no more than {most} at a time: raise that first, since more workers before it would only wait there."
+    )
+}
+
 /// A limit as evidence: what it is, how many wait, and what one more would give.
 pub fn limited(limit: &Limit) -> Vec<Evidence> {
     vec![
@@ -263,6 +284,28 @@ mod tests {
     use parshall_evidence::HopKind;
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn nobody_is_asked_to_type_the_same_command_again() {
+        let report = |target: &str, pids: Vec<u32>| {
+            let way = Hops::new().thread(300, 301, "inner").on(HopKind::Reply, "recvfrom").target(target);
+            let mut capture = with(ServiceBuilder::new(7000).requests(60, 50.0).part(way, 1.0));
+            capture.subject.pids = pids;
+            crate::judge::judge(&capture).findings[0].fix.peer.clone().map(|peer| peer.command)
+        };
+        assert_eq!(report("10.9.0.2:9000", vec![100]).as_deref(), Some("parshall attach --port 9000"));
+        // Port 7000 is what was observed; nobody can be observed at no address.
+        assert_eq!(report("127.0.0.1:7000", vec![100]), None);
+        assert_eq!(report("0.0.0.0:0", vec![100]), None);
+        let disk = |pids: Vec<u32>| {
+            let way = Hops::new().thread(300, 301, "inner").on(HopKind::Disk, "fsync");
+            let mut capture = with(ServiceBuilder::new(7000).requests(60, 50.0).part(way, 1.0));
+            capture.subject.pids = pids;
+            crate::judge::judge(&capture).findings[0].fix.peer.clone().map(|peer| peer.command)
+        };
+        assert_eq!(disk(vec![100]).as_deref(), Some("parshall attach --pid 300"));
+        assert_eq!(disk(vec![300]), None);
+    }
 
     #[test]
     fn no_request_loses_more_than_the_longest() {

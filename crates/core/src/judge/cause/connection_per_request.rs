@@ -3,12 +3,13 @@
 //!
 //! Look-alikes: short connections whose opening costs next to nothing beside the request; connections that end in a reset (`resets`);
 //! those whose cost is the TLS handshake's computing (`handshake-per-request`).
-use parshall_evidence::{Confidence, HopKind};
+use parshall_evidence::HopKind;
 
 use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls};
 use super::common::Waits;
 use super::handshake_per_request;
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, count, share};
 use crate::judge::facts::network::OF_LIFE_MIN;
 use crate::judge::facts::{Blame, Facts, Spent};
@@ -96,7 +97,7 @@ fn of_flows(facts: &Facts<'_>) -> Outcome {
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, FIX);
     candidate.min_share = OF_LIFE_MIN;
     if setup.exchanges > 1.5 {
-        candidate.confidence = Confidence::Medium;
+        candidate.gaps.push(Gap::Inferred("which of the exchanges only open a connection was not seen"));
     }
     candidate.holds()
 }

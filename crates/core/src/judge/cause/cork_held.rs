@@ -1,9 +1,10 @@
 //! TCP_CORK or MSG_MORE left on: a partial segment waits for more, until the kernel flushes it after 200 ms.
 //!
 //! Look-alike: a retransmission timeout lasts 200 ms too, but retransmits a segment.
-use parshall_evidence::{Confidence, Evidence, Release};
+use parshall_evidence::{Evidence, Release};
 
 use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
+use crate::judge::confidence::Gap;
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::record;
@@ -56,7 +57,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let fix = "Clear TCP_CORK after the last part of a message, and do not set MSG_MORE on its last write.";
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     if flushed == 0 {
-        candidate.confidence = Confidence::Medium;
+        candidate.gaps.push(Gap::Inferred("the kernel's timer was not seen to send what was held"));
     }
     candidate.always_wrong = true;
     candidate.holds()

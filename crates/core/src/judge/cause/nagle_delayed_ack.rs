@@ -3,9 +3,10 @@
 //!
 //! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is retransmitted), a slow peer (its ACK
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
-use parshall_evidence::{Confidence, Evidence, Figure, Release};
+use parshall_evidence::{Evidence, Figure, Release};
 
 use super::base::{Candidate, Cause, Outcome, denied, nodelay_is_on, not_lost, place_of, stalls, try_command};
+use crate::judge::confidence::Gap;
 use crate::judge::denial::amount;
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
 use crate::judge::ledger::flow::State;
@@ -33,7 +34,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let (summary, fix) = if held_here { explained_by_sender(flow, &lost) } else { explained_by_peer(flow, &lost) };
     let mut candidate =
         Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence(facts, &lost, timers, held_here), fix);
-    candidate.confidence = if timers > 0 { Confidence::High } else { Confidence::Medium };
+    if timers == 0 {
+        candidate.gaps.push(Gap::Inferred("no delayed-ACK timer was seen to end a wait"));
+    }
     candidate.always_wrong = true;
     // The socket that holds the bytes: ours, or that of the other end if it is on this host.
     let holder = if held_here { Some(worst) } else { flow.pair };
@@ -147,7 +150,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, FlowState, Role, Rung, Status};
+    use parshall_evidence::{Capture, Confidence, FlowState, Role, Rung, Status};
 
     use super::*;
     use crate::judge::judge;

@@ -3,9 +3,10 @@
 //!
 //! Look-alikes: Nagle's algorithm and a peer that thinks retransmit nothing. Where most of the time goes into the timer it is
 //! `retransmission-timeout`; a stream that fills its path is `bottleneck-bandwidth`.
-use parshall_evidence::{Confidence, Evidence};
+use parshall_evidence::Evidence;
 
 use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, try_command, uses_bbr, who};
+use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count_of};
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::record;
@@ -75,8 +76,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         fix.push_str(" Congestion control that tolerates loss (BBR) helps until it is found.");
     }
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
-    if own.0 < 5 {
-        candidate.confidence = Confidence::Medium;
+    if own.0 < FEW {
+        candidate.gaps.push(Gap::Few(own.0, "segments that were sent again"));
     }
     candidate.always_wrong = true;
     candidate.trial = worst.and_then(|flow| try_command(facts, flow, "congestion=bbr"));

@@ -3,9 +3,10 @@
 //! Look-alikes: a late ACK of a held write (nagle-delayed-ack), loss of the reply; both have states of their own. If
 //! the other end is on this host and the wait has a reason there, the reason is the cause; a hypervisor that takes the
 //! CPU away is one.
-use parshall_evidence::{Confidence, Figure};
+use parshall_evidence::Figure;
 
 use super::base::{Candidate, Cause, Outcome, denied, not_lost, peer_command, peer_words, place_of, stalls, who};
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
@@ -66,8 +67,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     candidate.peer = Some(command);
-    if stream && peer.is_none() {
-        candidate.confidence = Confidence::Medium;
+    if peer.is_some() || stream {
+        candidate.gaps.push(Gap::Inferred("what the peer waits for meanwhile was not seen"));
     }
     candidate.holds()
 }

@@ -1,9 +1,9 @@
 //! The peer's receive window is full: unsent data waits until the peer's application reads.
 //!
 //! Look-alikes: the congestion window (its state is its own), and a slow reader on this host, which is then the cause.
-use parshall_evidence::Confidence;
 
 use super::base::{Candidate, Cause, Outcome, not_lost, peer_command, peer_words, place_of, stalls, try_command, who};
+use crate::judge::confidence::Gap;
 use crate::judge::facts::{Blame, Facts};
 use crate::judge::ledger::flow::State;
 use crate::judge::record;
@@ -57,7 +57,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     // A saturated receiver shuts its window for a moment now and then.
     candidate.min_share = 0.25;
     if busy > 0.0 && limited < 0.1 {
-        candidate.confidence = Confidence::Medium;
+        candidate.gaps.push(Gap::Inferred("the kernel's own counter has less time with the window full"));
     }
     candidate.holds()
 }

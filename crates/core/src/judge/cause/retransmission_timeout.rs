@@ -2,9 +2,9 @@
 //!
 //! Look-alikes: losses that fast recovery repairs (`packet-loss`), paths that lose large packets only (`pmtu-black-hole`),
 //! handshakes (`syn-loss`). A cork waits 200 ms too, and retransmits nothing.
-use parshall_evidence::Confidence;
 
 use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, who};
+use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{self, Denial};
 use crate::judge::facts::{Blame, Facts, FlowFact};
 use crate::judge::ledger::flow::State;
@@ -91,8 +91,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let fix = if forgotten { FORGOTTEN } else { REPAIR };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
-    if retransmitted < 5 {
-        candidate.confidence = Confidence::Medium;
+    if retransmitted < FEW {
+        candidate.gaps.push(Gap::Few(retransmitted, "segments that were sent again"));
     }
     candidate.always_wrong = true;
     candidate.holds()

@@ -4,11 +4,12 @@
 //! without single requests the threads show it, if others used the CPUs meanwhile.
 use std::collections::BTreeSet;
 
-use parshall_evidence::{Confidence, Place, Rung};
+use parshall_evidence::{Place, Rung};
 
 use super::base::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::record;
@@ -97,7 +98,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
         wall_ns: waiting.iter().map(|t| t.ledger.wall_ns).sum(),
         tids: waiting.iter().map(|t| t.rec.tid).collect(),
     });
-    candidate.confidence = Confidence::Medium;
+    candidate.gaps.push(Gap::Inferred("no request was seen to wait for it"));
     Some(candidate)
 }
 

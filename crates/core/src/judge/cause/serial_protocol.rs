@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: a peer that takes its time to answer (`peer-think-time`: longer than the round trip), a client that pauses between
 //! requests (its time is idle), a connection for each request (`connection-per-request`).
-use parshall_evidence::{Confidence, PeerCommand};
+use parshall_evidence::PeerCommand;
 
 use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
 use crate::judge::facts::network::Chatter;
@@ -84,7 +84,6 @@ fn one_at_a_time(facts: &Facts<'_>, worst: usize, lost: &Lost) -> Outcome {
                (mget, IN (...)), use several connections, or move the client nearer.";
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, lost), summary, evidence, fix);
     candidate.min_share = 0.5;
-    candidate.confidence = Confidence::High;
     candidate.holds()
 }
 

@@ -4,7 +4,7 @@
 //! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
 //! (timer-wait: their replies come bunched or at random).
 use super::base::{Cause, Outcome};
-use super::common::{Waits, not_spent, outstanding};
+use super::common::{Waits, beyond, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
@@ -43,7 +43,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("time between replies, p90", rec.reply_gap_p90_ns as f64 / 1e6, "ms"),
         words::valued("threads that read or answer", f64::from(rec.workers), "threads"),
     ];
-    let fix = if rec.workers <= 1 {
+    let fix = if let Some((server, most)) = waits.limit_beyond() {
+        beyond(&server, most)
+    } else if rec.workers <= 1 {
         format!(
             "One thread serves all, and sleeps with a request: run more workers of {}, or do not block in it. Where it is \
              a limit of the rate, raise that.",
@@ -54,7 +56,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
          or raise it."
             .to_string()
     };
-    waits.candidate(summary, evidence, fix).holds()
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.requests.iter_mut().for_each(|loss| loss.of_turns(1, gap));
+    candidate.holds()
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //!
 //! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
 //! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
-use parshall_evidence::Confidence;
 
 use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::{Blame, Facts, Part};
 use crate::judge::ledger::flow::State;
@@ -57,7 +57,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let fix = "Read earlier or in another thread: what this thread waits for does not belong between two reads.";
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if sleep.is_none() {
-        candidate.confidence = if tid == 0 { Confidence::Low } else { Confidence::Medium };
+        candidate.gaps.push(match tid {
+            0 => Gap::Guessed("whose thread it is was not seen"),
+            _ => Gap::Inferred("what the thread waits for was not seen"),
+        });
     }
     candidate.holds()
 }

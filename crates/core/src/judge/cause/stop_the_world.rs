@@ -2,6 +2,8 @@
 //! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
+use parshall_evidence::HopKind;
+
 use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
@@ -36,6 +38,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
         .map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns))
         .sum();
     let evidence = vec![words::valued("collector threads on a CPU, in CPUs", busy, "CPU")];
+    // The collector only waits for the last thread that has not stopped: memory is not what it lacks.
+    if !is_collector(&waits.leaf.thread) && matches!(waits.leaf.kind, HopKind::OnCpu | HopKind::RunQueue) {
+        let late = format!(
+            "{} does not reach its safepoint: find the loop or the call that it is in (Java: -Xlog:safepoint, \
+             -XX:+UseCountedLoopSafepoints). More memory does not help.",
+            named(waits.leaf)
+        );
+        return waits.candidate(summary, evidence, late).holds();
+    }
     let fix = format!(
         "Give the heap room or let it hold less; where requests call the collector themselves, remove that (Java: \
          -XX:+DisableExplicitGC). What it does: jcmd {} GC.heap_info; start with -Xlog:gc",
@@ -46,8 +57,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
-
+    use super::*;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
 
     #[test]
@@ -58,5 +68,17 @@ mod tests {
         let report = crate::judge::judge(&with(service));
         assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"));
         assert!(report.verdict.summary.contains("thread 103 VM Thread"), "{}", report.verdict.summary);
+        assert!(report.findings[0].fix.text.contains("heap"), "{}", report.findings[0].fix.text);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_stop_needs_no_heap() {
+        let way = Hops::new().thread(100, 105, "java").on(HopKind::Lock, "futex").thread(100, 103, "java");
+        let way = way.named("VM Thread").on(HopKind::Worker, "futex").thread(100, 120, "java").named("cruncher");
+        let service = ServiceBuilder::new(8080).requests(30, 130.0).part(way.on(HopKind::OnCpu, ""), 0.9).cpu(0.1);
+        let report = crate::judge::judge(&with(service));
+        assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"));
+        let fix = &report.findings[0].fix.text;
+        assert!(fix.contains("cruncher") && fix.contains("safepoint") && !fix.contains("heap"), "{fix}");
     }
 }

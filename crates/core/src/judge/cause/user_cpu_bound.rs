@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
 //! that is saturated by cheap requests, which is healthy.
-use parshall_evidence::{Confidence, Evidence, Figure, HopKind, Place};
+use parshall_evidence::{Evidence, Figure, HopKind, Place};
 
 use super::base::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
@@ -11,6 +11,7 @@ use super::common::{Mode, Waits, hottest, hottest_of_process};
 use super::handshake_per_request;
 use super::small_copy_buffer;
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
@@ -154,7 +155,7 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     };
     let mut candidate = Candidate::new(lost, place, summary, evidence, fix);
     if thread.ledger.user_share.is_none() {
-        candidate.confidence = Confidence::Low;
+        candidate.gaps.push(Gap::Guessed("whether it computes in user mode was not sampled"));
     }
     if by_thread {
         let (ns, wall_ns) = (thread.ledger.of(State::OnCpuUser), thread.ledger.wall_ns);

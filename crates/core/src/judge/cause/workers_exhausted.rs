@@ -3,7 +3,7 @@
 //! Look-alikes: one worker (serialized-service), workers that wait for a disk, a lock, a name server, another server or their quota
 //! (that is the cause then), and workers at work on a CPU (user-cpu-bound, or at capacity).
 use super::base::{Candidate, Cause, Outcome};
-use super::common::{Waits, limited, not_spent, outstanding};
+use super::common::{Waits, beyond, limited, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
@@ -40,11 +40,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
     ];
     evidence.extend(waits.limit_in_hands(holder.pid).into_iter().flat_map(limited));
-    let fix = format!(
-        "Run more workers of {}, or let them not block on this in a request.",
-        units::or(&holder.process, "this service")
-    );
-    waits.candidate(summary, evidence, fix).holds()
+    let fix = match waits.limit_beyond() {
+        Some((server, most)) => beyond(&server, most),
+        None => format!(
+            "Run more workers of {}, or let them not block on this in a request.",
+            units::or(&holder.process, "this service")
+        ),
+    };
+    let each_ns = waits.limit_in_hands(holder.pid).map_or(0.0, |limit| limit.each_ns as f64);
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.requests.iter_mut().for_each(|loss| loss.of_turns(at_a_time, each_ns));
+    candidate.holds()
 }
 
 /// Each worker keeps a connection whose client asks for nothing most of the time, and nobody is left to accept further ones.
@@ -69,7 +75,7 @@ fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{HopKind, Limit};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
 
@@ -109,5 +115,45 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("workers-exhausted"));
         assert!(report.verdict.summary.contains("2 workers"), "{}", report.verdict.summary);
         assert!(report.verdict.summary.contains("timer in futex"), "{}", report.verdict.summary);
+        assert!(report.findings[0].fix.text.contains("more workers of java"), "{}", report.findings[0].fix.text);
+    }
+
+    #[test]
+    fn more_workers_do_not_help_before_a_server_that_takes_no_more() {
+        let report = |limited: bool| {
+            let way = |hops: Hops| {
+                let asks = hops.on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000");
+                asks.thread(200, 201, "inner").on(HopKind::Timer, "futex")
+            };
+            let thread = || Hops::new().thread(100, 101, "java");
+            let queue = way(thread().on(HopKind::Unread, ""));
+            let service =
+                ServiceBuilder::new(8080).requests(66, 160.0).workers(2).part(queue, 0.8).part(way(thread()), 0.2);
+            let mut capture = with(service);
+            let mut inner = ServiceBuilder::new(9000).requests(66, 150.0).build();
+            (inner.pids, inner.followed) = (vec![200], true);
+            let limit = Limit {
+                next: None,
+                by_connections: false,
+                most: 2,
+                waiting: 3.0,
+                reached_ns: 900_000_000,
+                beyond_ns: 900_000_000,
+                each_ns: 30_000_000,
+            };
+            inner.limits = if limited { vec![limit] } else { vec![] };
+            capture.services.push(inner);
+            crate::judge::judge(&capture)
+        };
+        let (free, limited) = (report(false), report(true));
+        assert_eq!(limited.verdict.cause.as_deref(), Some("workers-exhausted"));
+        let text = |report: &parshall_evidence::Report| report.findings[0].fix.text.clone();
+        assert!(text(&free).contains("more workers of java"), "{}", text(&free));
+        assert!(
+            text(&limited).starts_with("inner 200 (thread 201 inner) takes no more than 2 at a time")
+                || text(&limited).starts_with("inner 200 takes no more than 2 at a time"),
+            "{}",
+            text(&limited)
+        );
     }
 }

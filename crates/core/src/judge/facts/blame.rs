@@ -8,6 +8,7 @@ use parshall_evidence::Release;
 
 use super::doing::{Doing, wait_of};
 use super::{Facts, FlowFact, Shape};
+pub use crate::judge::evidence_type::Blame;
 use crate::judge::ledger::flow::{Interval, State};
 use crate::judge::ledger::flow_rules::DELACK_NS;
 use crate::stats::ratio;
@@ -17,112 +18,6 @@ use crate::wait::Wait;
 pub const THINK_MIN_NS: f64 = 2e6;
 /// A message that is held for less is held for a round trip of this host to itself.
 const HOLD_MIN_NS: f64 = 100_000.0;
-
-/// Who or what a piece of lost time belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Blame {
-    /// Nagle's algorithm, for one round trip.
-    Nagle,
-    /// Nagle's algorithm and the peer's delayed ACK.
-    NagleDelack,
-    /// The peer's Nagle algorithm and our delayed ACK; the peer is not in the capture.
-    PeerHeld,
-    /// TCP_CORK or MSG_MORE.
-    Cork,
-    /// Fast recovery.
-    Loss,
-    /// The retransmission timer.
-    Rto,
-    /// A congestion window that was cut for loss.
-    Cwnd,
-    /// The peer's receive window.
-    PeerWindow,
-    /// Our own send buffer.
-    Sndbuf,
-    /// Pacing.
-    Paced,
-    /// The local qdisc.
-    Qdisc,
-    /// A reader of a stream that slept with data waiting.
-    ReaderBlocked,
-    /// A thread at work in user mode.
-    CpuUser,
-    /// A thread at work in the kernel.
-    CpuKernel,
-    /// A thread that waited for a CPU.
-    RunQueue,
-    /// A thread out of quota.
-    Throttled,
-    /// A thread that slept with a request to answer.
-    AppBlocked,
-    /// A thread that slept instead of supplying data to a stream.
-    SupplyBlocked,
-    /// The peer's application.
-    PeerThink,
-    /// A receive buffer that an application fixed.
-    RcvbufLocked,
-    /// A send buffer that an application fixed.
-    SndbufLocked,
-    /// The largest buffer that the host's settings allow.
-    SysctlCap,
-    /// A window that is used up once in each round trip.
-    WindowPerRtt,
-    /// A receive queue whose memory is far larger than its data.
-    QueueCollapse,
-    /// A rate limit of a local device.
-    Shaper,
-    /// The slowest link of the path.
-    Bottleneck,
-    /// A path that loses large packets without a word.
-    BlackHole,
-    /// A SYN, or its answer, that was lost.
-    Syn,
-    /// A listener that had no room for another connection.
-    AcceptQueue,
-    /// Opening a connection for a request or a few.
-    Setup,
-    /// Asking one thing after the other.
-    RoundTrips,
-}
-
-impl Blame {
-    /// Its name for people.
-    pub fn label(self) -> &'static str {
-        match self {
-            Blame::Nagle => "held by Nagle",
-            Blame::NagleDelack => "held by Nagle, ACK delayed",
-            Blame::PeerHeld => "peer held by our delayed ACK",
-            Blame::Cork => "held by cork",
-            Blame::Loss => "loss recovery",
-            Blame::Rto => "retransmission timeout",
-            Blame::Cwnd => "congestion window",
-            Blame::PeerWindow => "peer's window",
-            Blame::Sndbuf => "send buffer",
-            Blame::Paced => "pacing",
-            Blame::Qdisc => "local qdisc",
-            Blame::ReaderBlocked => "reader asleep",
-            Blame::CpuUser => "application computing",
-            Blame::CpuKernel => "kernel at work for the application",
-            Blame::RunQueue => "run queue",
-            Blame::Throttled => "CPU quota",
-            Blame::AppBlocked => "application asleep",
-            Blame::SupplyBlocked => "no data supplied",
-            Blame::PeerThink => "peer thinking",
-            Blame::RcvbufLocked => "receive buffer fixed by SO_RCVBUF",
-            Blame::SndbufLocked => "send buffer fixed by SO_SNDBUF",
-            Blame::SysctlCap => "largest buffer of the host's settings",
-            Blame::WindowPerRtt => "one window per round trip",
-            Blame::QueueCollapse => "receive queue collapsed",
-            Blame::Shaper => "rate limit of a local device",
-            Blame::Bottleneck => "bottleneck of the path",
-            Blame::BlackHole => "large packets lost",
-            Blame::Syn => "SYN lost",
-            Blame::AcceptQueue => "accept queue full",
-            Blame::Setup => "connections being opened",
-            Blame::RoundTrips => "round trips, one after the other",
-        }
-    }
-}
 
 /// A piece of lost time.
 #[derive(Debug, Clone, PartialEq)]

@@ -82,11 +82,8 @@ pub enum Doubt {
 
 /// What speaks against calling the subject healthy; None where at least [`PROVEN`] of what waits is known to be harmless.
 pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
-    let requests_ns = facts.requests.time_ns();
     let connecting = connecting(facts);
-    let awaits: &[Awaits] = if opens_for_itself(facts) { &[Awaits::Close] } else { &[Awaits::Close, Awaits::Connect] };
-    let clients_ns = client_waits_ns(facts, awaits) + connecting.ns;
-    if ratio(clients_ns, requests_ns + clients_ns) > 1.0 - PROVEN {
+    if clients_share(facts) > 1.0 - PROVEN {
         return Some(Doubt::Waits(clients(facts, &connecting)));
     }
     if let Some(reader) = slow_reader(facts) {
@@ -94,6 +91,17 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     }
     let unseen = facts.requests.unseen_share();
     (unseen > 1.0 - PROVEN).then(|| Doubt::Unseen(unseen_words(facts, unseen)))
+}
+
+/// Of all that clients waited, the share outside of their requests.
+pub fn clients_share(facts: &Facts<'_>) -> f64 {
+    let ns = waits_ns(facts, &connecting(facts));
+    ratio(ns, facts.requests.time_ns() + ns)
+}
+
+fn waits_ns(facts: &Facts<'_>, connecting: &Connecting<'_>) -> f64 {
+    let awaits: &[Awaits] = if opens_for_itself(facts) { &[Awaits::Close] } else { &[Awaits::Close, Awaits::Connect] };
+    client_waits_ns(facts, awaits) + connecting.ns
 }
 
 /// The subject serves requests, and no port was asked for: a connection that it opens is on their path, or no request waits for it.

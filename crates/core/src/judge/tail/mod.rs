@@ -7,10 +7,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Confidence, Evidence, Finding, HopKind, Service, Status, TailReport, TimeShare, Verdict};
+use parshall_evidence::{Evidence, Finding, HopKind, Service, Status, TailReport, TimeShare};
 
 use crate::judge::cause::{CAUSES, Outcome};
 use crate::judge::chain;
+use crate::judge::confidence::Gap;
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::tail as account;
 use crate::judge::facts::requests::{PartFact, Requests, ServiceFact, Spent};
@@ -82,7 +83,10 @@ impl Tails {
         if let Some(at) = ranking.findings.iter().position(|known| known.cause == finding.cause) {
             // The typical request does not have this cause: what is said is about those that do.
             if is_most && !self.waited {
-                finding.confidence = finding.confidence.max(ranking.findings[at].confidence);
+                let known = &ranking.findings[at];
+                if known.confidence > finding.confidence {
+                    (finding.confidence, finding.gaps) = (known.confidence, known.gaps.clone());
+                }
                 ranking.findings[at] = finding;
                 return if at == 0 { answered(ranking, seen) } else { ranking };
             }
@@ -99,12 +103,7 @@ impl Tails {
 /// The first finding is the answer.
 fn answered(mut ranking: Ranking, seen: bool) -> Ranking {
     let Some(first) = ranking.findings.first() else { return ranking };
-    ranking.verdict = Verdict {
-        status: Status::Cause,
-        cause: Some(first.cause.clone()),
-        confidence: first.confidence,
-        summary: first.summary.clone(),
-    };
+    ranking.verdict = rank::answer(first);
     ranking.chain = chain::of_finding(first, seen);
     ranking
 }
@@ -131,12 +130,11 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
     }
     let service = facts.requests.counted().filter(|s| s.slow).max_by(|a, b| a.lost_ns().total_cmp(&b.lost_ns()))?;
     let tail = service.rec.tail.as_ref()?;
-    let confidence = match tail.requests {
-        n if n >= MANY.0 && tail.moments >= MANY.1 => Confidence::High,
-        n if n >= FEW => Confidence::Medium,
-        _ => Confidence::Low,
-    };
-    candidate.confidence = candidate.confidence.min(confidence);
+    candidate.gaps.extend(match tail.requests {
+        n if n >= MANY.0 && tail.moments >= MANY.1 => None,
+        n if n >= FEW => Some(Gap::Few(n, "slow requests")),
+        _ => Some(Gap::Guessed("the slow requests are very few")),
+    });
     candidate.summary = summary(service, share_of(service, whole), &candidate.summary);
     candidate.evidence.insert(0, evidence(service));
     let finding = Finding { tail: true, ..rank::finding(facts, cause, candidate, lost_share, share) };

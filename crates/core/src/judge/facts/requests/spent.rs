@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 use super::crypto::CRYPTO_SHARE;
 use super::queue::{needs_what_is_scarce, queue_of, turn_of, workers_keep_one_each};
 use super::{Code, PartFact, ServiceFact};
+use crate::judge::evidence_type;
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::stats::ratio;
 
@@ -86,6 +87,39 @@ impl Spent {
     /// Counted as lost, if the service is slow at all.
     pub fn is_lost(self) -> bool {
         !matches!(self, Spent::Work | Spent::Flow | Spent::Unseen)
+    }
+
+    /// The cause that claims it, if one does.
+    pub fn cause(self) -> Option<&'static str> {
+        Some(match self {
+            Spent::Lock => "lock-contention",
+            Spent::Disk => "blocking-disk-io",
+            Spent::Downstream => "blocking-downstream-call",
+            Spent::Dns => "blocking-dns",
+            Spent::Timer => "timer-wait",
+            Spent::Turn => "concurrency-limit",
+            Spent::Serial => "serialized-service",
+            Spent::Workers => "workers-exhausted",
+            Spent::StopTheWorld => "stop-the-world",
+            Spent::HotThread => "hot-thread",
+            Spent::RunQueue => "run-queue-latency",
+            Spent::Throttled => "cpu-throttled",
+            Spent::CpuUser => "user-cpu-bound",
+            Spent::CpuKernel => "kernel-cpu-bound",
+            Spent::PageFaults => "page-fault-churn",
+            Spent::Memory => "memory-reclaim",
+            Spent::Log => "blocking-log-write",
+            Spent::Stopped => "process-stopped",
+            Spent::Setup => "connection-per-request",
+            Spent::NotAccepted => "accept-queue-overflow",
+            Spent::Work
+            | Spent::Flow
+            | Spent::Unseen
+            | Spent::Connect
+            | Spent::Mutual
+            | Spent::Network
+            | Spent::Other => return None,
+        })
     }
 
     /// Its name for people.
@@ -196,7 +230,21 @@ impl<'c> Context<'c> {
 
     /// What this part was spent on.
     pub fn spent(&self, part: &PartFact<'_>) -> Spent {
-        if part.rec.setup && self.opens { Spent::Setup } else { self.spent_on(part) }
+        if part.rec.setup && self.opens && self.may_claim(Spent::Setup, part) {
+            return Spent::Setup;
+        }
+        match self.spent_on(part) {
+            spent if self.may_claim(spent, part) => spent,
+            _ if evidence_type::of_wait(&part.rec.hops) == HopKind::Unseen => Spent::Unseen,
+            _ => Spent::Other,
+        }
+    }
+
+    /// Whether this may be the cause of a wait of such a type. A wait in a function that only waits for a lock is one for a lock.
+    fn may_claim(&self, spent: Spent, part: &PartFact<'_>) -> bool {
+        let for_lock =
+            || spent == Spent::Lock && part.rec.hops.last().is_some_and(|leaf| self.waits_for_row_lock(leaf));
+        spent.cause().is_none_or(|cause| evidence_type::may_claim(cause, &part.rec.hops) || for_lock())
     }
 
     fn spent_on(&self, part: &PartFact<'_>) -> Spent {
