@@ -7,7 +7,7 @@ use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::chain;
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{
-    PartFact, ServiceFact, UsedUp, connections_of, is_full, limit_in_hands, queue_of, turn_of, used_up,
+    PartFact, ServiceFact, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of, used_up,
     workers_keep_one_each,
 };
 use crate::judge::facts::{Facts, Lost, Spent};
@@ -82,6 +82,11 @@ impl<'f, 'a> Waits<'f, 'a> {
     pub fn used_up(&self) -> Option<UsedUp<'f>> {
         let unanswered = self.leaf.kind == HopKind::OtherRequest;
         unanswered.then(|| used_up(self.service.rec, self.facts.capture)).flatten()
+    }
+
+    /// Requests of its service that clients gave up.
+    pub fn given_up(&self) -> u64 {
+        given_up(self.service.rec, self.facts.capture)
     }
 
     /// How many connections its process has open, where requests of the largest part wait for it to accept one more although it has time.

@@ -69,7 +69,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// The connections of a pool are open and idle, and no request is answered: whoever had them has not given them back.
 fn unused(waits: Waits<'_, '_>, next: &str, count: u64) -> Candidate {
     let who = named(waits.leaf);
-    let given_up = waits.service.rec.abandoned;
+    let given_up = waits.given_up();
     let summary = waits.summary(&format!(
         "{who} answers nothing, and {} were given up by their clients. It waits for nobody, and all of its {} to {next} are \
          open and idle: they are taken, and were not given back.",

@@ -57,7 +57,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 fn in_hand(waits: Waits<'_, '_>, count: u64, call: &str, on: &str) -> Candidate {
     let name = units::or(&waits.leaf.process, "the service").to_string();
     let on = if on.is_empty() { String::new() } else { format!(" ({on})") };
-    let given_up = waits.service.rec.abandoned;
+    let given_up = waits.given_up();
     let summary = waits.summary(&format!(
         "{name} answers nothing, and {} were given up by their clients. Its event loop is idle, and {} of it sat in {call}{on} for the whole \
          time: nobody is left to whom it could give what the requests need.",

@@ -3,6 +3,7 @@
 //! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
 //! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
 mod code;
+mod connects;
 pub mod crypto;
 mod hot;
 mod pool;
@@ -21,7 +22,8 @@ use super::{FlowFact, Shape};
 use crate::stats::ratio;
 
 pub use code::Code;
-pub use pool::{UsedUp, gives_nothing, used_up};
+pub use connects::Unanswered;
+pub use pool::{UsedUp, given_up, gives_nothing, used_up};
 pub use queue::{
     connections_of, is_full, limit_in_hands, queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
 };

@@ -41,14 +41,24 @@ pub enum UsedUp<'c> {
 }
 
 /// No request of the service was answered, and their clients gave up: it does not wait for what another one brings.
-pub fn gives_nothing(service: &Service) -> bool {
+pub fn gives_nothing(service: &Service, capture: &Capture) -> bool {
     let seen = !service.waited && !service.outbound;
-    seen && service.requests == 0 && service.abandoned >= GIVEN_UP_MIN
+    seen && service.requests == 0 && given_up(service, capture) >= GIVEN_UP_MIN
+}
+
+/// Requests that clients gave up. Of those that were sent before the window, the connections tell: they closed in it, and nothing was ever
+/// answered on them.
+pub fn given_up(service: &Service, capture: &Capture) -> u64 {
+    let served = |flow: &&FlowRecord| serves(flow) && flow.local.port() == service.address.port();
+    let closed = |flow: &FlowRecord| flow.end_ns < capture.window_ns && flow.last.state != ESTABLISHED;
+    let silent = |flow: &FlowRecord| flow.last.bytes_received > 0 && flow.last.bytes_acked <= 1;
+    let flows = capture.flows.iter().filter(served).filter(|flow| closed(flow) && silent(flow));
+    flows.map(FlowRecord::connections).fold(0, u64::saturating_add).max(service.abandoned)
 }
 
 /// The pool of its process that is used up, if the service answers nothing.
 pub fn used_up<'c>(service: &Service, capture: &'c Capture) -> Option<UsedUp<'c>> {
-    let pid = *service.pids.first().filter(|_| gives_nothing(service))?;
+    let pid = *service.pids.first().filter(|_| gives_nothing(service, capture))?;
     threads(capture, pid).or_else(|| connections(capture, pid))
 }
 
@@ -140,6 +150,24 @@ mod tests {
         ] {
             assert_eq!(verdict_of(&other), "no-dominant-cause");
         }
+    }
+
+    #[test]
+    fn who_gave_up_may_have_asked_before_the_window() {
+        let closed = |received: u64, acked: u64| {
+            let mut capture = threads_in(4, "read", FdKind::Pipe, service(0, 0));
+            for id in 1..=4 {
+                let mut flow = FlowBuilder::new(id, Role::Server).fill().record;
+                (flow.end_ns, flow.last.state) = (WINDOW_NS / 2, 7);
+                (flow.last.bytes_received, flow.last.bytes_acked) = (received, acked);
+                capture.flows.push(flow);
+            }
+            verdict_of(&capture)
+        };
+        assert_eq!(closed(80, 1), "workers-exhausted");
+        // It was answered before, or nothing was asked.
+        assert_eq!(closed(80, 900), "healthy");
+        assert_eq!(closed(0, 1), "healthy");
     }
 
     #[test]

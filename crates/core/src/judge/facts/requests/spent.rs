@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 
+use super::connects::Unanswered;
 use super::crypto::CRYPTO_SHARE;
 use super::pool::{UsedUp, gives_nothing, used_up};
 use super::queue::{
@@ -19,6 +20,8 @@ const KERNEL_SHARE: f64 = 0.60;
 const OPENING_SHARE: f64 = 0.5;
 /// From this share of the requests on, a connection is opened for each, or for every second one.
 const CONNECTING_SHARE: f64 = 0.4;
+/// From this share of the time that requests wait for connections on, nobody answers them.
+const UNANSWERED_SHARE: f64 = 0.5;
 /// A reply that takes no longer than connecting did, by this factor, took the round trip that each question needs.
 const ROUND_TRIPS: f64 = 1.5;
 /// From this share of a process' CPU time on that is for no request, it computes in the background.
@@ -214,7 +217,7 @@ impl<'c> Context<'c> {
         if let Some(spent) = self.waited(part, leaf) {
             return spent;
         }
-        if leaf.kind == HopKind::OtherRequest && gives_nothing(self.service) {
+        if leaf.kind == HopKind::OtherRequest && gives_nothing(self.service, self.capture) {
             return match self.used_up {
                 Some(UsedUp::Threads { .. }) => Spent::Workers,
                 Some(UsedUp::Connections { .. }) => Spent::Turn,
@@ -246,7 +249,7 @@ impl<'c> Context<'c> {
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
-            HopKind::Connect if self.connect_ns.is_some() => Spent::Setup,
+            HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             HopKind::Disk if is_log(leaf) => Spent::Log,
             HopKind::Disk if self.reads_back(leaf, part.rec.ns) => Spent::Memory,
@@ -295,6 +298,12 @@ impl<'c> Context<'c> {
         };
         let all = self.all_ns(leaf.pid) * alike;
         all > 0.0 && own > 2.0 * all + super::FLOOR_NS
+    }
+
+    /// Most of the time in which a process opens connections, it waits for some that nobody answers.
+    fn is_unanswered(&self, pid: u32) -> bool {
+        let each_ns = self.connect_ns.unwrap_or(0.0);
+        Unanswered::of(self.capture, pid).is_some_and(|of| of.ns >= UNANSWERED_SHARE * each_ns * self.requests)
     }
 
     /// A process that has time, and accepts no further connection until it has closed one.
