@@ -16,8 +16,11 @@ const GIVEN_UP_MIN: u64 = 3;
 const POOL_MIN: usize = 2;
 /// A sleep of this share of the time was one all the time.
 const ALL: f64 = 0.99;
-/// TCP state number.
+/// TCP state numbers.
 const ESTABLISHED: u8 = 1;
+const CLOSE: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
 
 /// A pool of which nothing is free.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,13 +49,13 @@ pub fn gives_nothing(service: &Service, capture: &Capture) -> bool {
     seen && service.requests == 0 && given_up(service, capture) >= GIVEN_UP_MIN
 }
 
-/// Requests that clients gave up. Of those that were sent before the window, the connections tell: they closed in it, and nothing was ever
-/// answered on them.
+/// Requests that clients gave up. Of those that were sent before the window, the connections tell: their clients closed them, and nothing
+/// was ever answered on them. A service that waits for something inside of itself does not notice.
 pub fn given_up(service: &Service, capture: &Capture) -> u64 {
     let served = |flow: &&FlowRecord| serves(flow) && flow.local.port() == service.address.port();
-    let closed = |flow: &FlowRecord| flow.end_ns < capture.window_ns && flow.last.state != ESTABLISHED;
     let silent = |flow: &FlowRecord| flow.last.bytes_received > 0 && flow.last.bytes_acked <= 1;
-    let flows = capture.flows.iter().filter(served).filter(|flow| closed(flow) && silent(flow));
+    let left = |flow: &FlowRecord| [CLOSE, CLOSE_WAIT, LAST_ACK].contains(&flow.last.state) && silent(flow);
+    let flows = capture.flows.iter().filter(served).filter(|flow| left(flow));
     flows.map(FlowRecord::connections).fold(0, u64::saturating_add).max(service.abandoned)
 }
 
@@ -154,20 +157,22 @@ mod tests {
 
     #[test]
     fn who_gave_up_may_have_asked_before_the_window() {
-        let closed = |received: u64, acked: u64| {
+        let left = |state: u8, received: u64, acked: u64| {
             let mut capture = threads_in(4, "read", FdKind::Pipe, service(0, 0));
             for id in 1..=4 {
                 let mut flow = FlowBuilder::new(id, Role::Server).fill().record;
-                (flow.end_ns, flow.last.state) = (WINDOW_NS / 2, 7);
+                flow.last.state = state;
                 (flow.last.bytes_received, flow.last.bytes_acked) = (received, acked);
                 capture.flows.push(flow);
             }
             verdict_of(&capture)
         };
-        assert_eq!(closed(80, 1), "workers-exhausted");
-        // It was answered before, or nothing was asked.
-        assert_eq!(closed(80, 900), "healthy");
-        assert_eq!(closed(0, 1), "healthy");
+        assert_eq!(left(CLOSE_WAIT, 80, 0), "workers-exhausted");
+        assert_eq!(left(CLOSE, 80, 1), "workers-exhausted");
+        // The clients are there, were answered before, or asked nothing.
+        assert_eq!(left(ESTABLISHED, 80, 0), "healthy");
+        assert_eq!(left(CLOSE_WAIT, 80, 900), "healthy");
+        assert_eq!(left(CLOSE_WAIT, 0, 0), "healthy");
     }
 
     #[test]
