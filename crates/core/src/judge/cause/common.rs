@@ -17,6 +17,8 @@ use crate::units;
 
 /// A cause in the requests' paths is named from this share of the time of the affected services' requests.
 pub const MIN_REQUEST_SHARE: f64 = 0.30;
+/// The same for a limit that keeps clients out: those that are served may wait for long for what others bring, which is no loss.
+pub const MIN_KEPT_OUT_SHARE: f64 = 0.10;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
 /// Fewer followed requests are an anecdote.

@@ -9,7 +9,7 @@
 use parshall_evidence::Confidence;
 
 use super::base::{Candidate, Cause, Outcome};
-use super::common::{Waits, limited, limited_ns, not_spent, outstanding};
+use super::common::{MIN_KEPT_OUT_SHARE, Waits, limited, limited_ns, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::facts::requests::UsedUp;
 use crate::judge::facts::{Facts, Spent};
@@ -103,7 +103,9 @@ fn full(waits: Waits<'_, '_>, connections: u64) -> Candidate {
     let fix = format!(
         "Raise the limit on the connections of {who} (maxconn, max_connections, worker_connections, max clients), or close idle ones sooner."
     );
-    waits.candidate(summary, evidence, fix)
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use parshall_evidence::{DescriptorUse, Place, ShareOf};
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied};
-use super::common::Waits;
+use super::common::{MIN_KEPT_OUT_SHARE, Waits};
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::requests::short_of_descriptors;
@@ -105,7 +105,9 @@ fn reserved(waits: Waits<'_, '_>, used: &DescriptorUse) -> Candidate {
         "Raise the limit of descriptors of {who} (its own setting, such as max_filedescriptors, and LimitNOFILE={raised} in its unit or \
          `ulimit -n`) and start it again; it keeps some of them in reserve."
     );
-    waits.candidate(summary, evidence, fix)
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate
 }
 
 /// The processes that have hardly a descriptor left.
@@ -142,6 +144,11 @@ mod tests {
         let report = judge(&capture(79, 96));
         assert_eq!(report.verdict.cause.as_deref(), Some("fd-limit"), "{report:#?}");
         assert!(report.verdict.summary.contains("79 of 96 descriptors"), "{}", report.verdict.summary);
+        // Those that are served wait for what others bring.
+        let mut polls = capture(79, 96);
+        let poll = Hops::new().thread(100, 101, "app").on(HopKind::OtherRequest, "epoll_wait");
+        polls.services = vec![ServiceBuilder::new(7000).requests(40, 250.0).part(full(), 0.2).part(poll, 0.8).build()];
+        assert_eq!(verdict_of(&polls), "fd-limit");
         // It has enough of them: its own limit on connections.
         let report = judge(&capture(79, 1024));
         assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"), "{report:#?}");
