@@ -22,6 +22,8 @@ const RAN_BEFORE_MAX: usize = 16;
 const RELEASED_NS: u64 = 1_000_000;
 /// Sleeps of a wait that a thread looks after at intervals.
 const LOOKS_MAX: usize = 200;
+/// A thread that sleeps again within this time has done nothing in between.
+const AT_ONCE_NS: u64 = 200_000;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
 const AT_WORK_MAX: usize = 16;
 
@@ -233,21 +235,38 @@ impl<'a> Index<'a> {
     }
 
     /// Who ended a wait that a thread looked after at intervals, of which this sleep is one that a timer ended: the thread slept again in the
-    /// same call without anything in between that it did with a socket, until that one woke it.
+    /// same call without anything in between that it did with a socket, until that one woke it. In futex it sleeps for the same one again,
+    /// and at once: so an interpreter's lock is waited for, whose holder is asked for it at intervals.
     pub fn awaited_at_intervals(&self, off: &OffCpu) -> Option<u32> {
         let offs = self.timeline.off_cpu.get(&off.tid)?;
         let later = &offs[offs.partition_point(|next| next.begin_ns <= off.begin_ns)..];
+        let is_futex = self.wait(off) == Wait::Futex;
         let mut before = off;
-        for next in later.iter().filter(|next| next.wake_ns > next.begin_ns).take(LOOKS_MAX) {
+        for next in later.iter().take(LOOKS_MAX) {
+            self.note(next);
             let works = !self.calls_within(off.tid, before.end_ns, next.begin_ns).is_empty();
-            if next.syscall != off.syscall || works {
+            let at_once = !is_futex || next.begin_ns - before.end_ns <= AT_ONCE_NS;
+            if works || !at_once {
+                return None;
+            }
+            before = next;
+            let slept_ns = next.wake_ns.saturating_sub(next.begin_ns);
+            if slept_ns == 0 {
+                continue;
+            }
+            if next.syscall != off.syscall {
+                return None;
+            }
+            if is_futex && !is_same_futex(off, next) {
+                // The lock that guards the other one is had at once.
+                if slept_ns <= AT_ONCE_NS {
+                    continue;
+                }
                 return None;
             }
             if let Waker::Thread(by) = next.waker {
-                self.note(next);
                 return Some(by);
             }
-            before = next;
         }
         None
     }
@@ -537,6 +556,15 @@ impl<'a> Index<'a> {
         })
     }
 
+    /// The served connection whose client a thread waits for in a sleep: it did nothing since it last sent something there, and what comes
+    /// next comes from there.
+    pub fn serves_in(&self, off: &OffCpu) -> Option<FlowId> {
+        let before = self.calls_within(off.tid, 0, off.begin_ns).last()?;
+        let next = self.next_call(off.tid, off.end_ns)?;
+        let serves = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| socket.serves);
+        (serves && before.op != Op::Receive && next.op == Op::Receive).then_some(next.socket)
+    }
+
     /// The last receive of a thread in a span of time.
     pub fn last_receive(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
         self.calls_within(tid, from, to).iter().rev().find(|c| c.op == Op::Receive)
@@ -642,6 +670,11 @@ impl<'a> Index<'a> {
         let sleep = next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns);
         sleep.inspect(|off| self.note(off)).map_or(u64::MAX, |off| off.begin_ns)
     }
+}
+
+/// Whether two sleeps are for the same futex, or for one of the two that a condition variable of the C library has side by side.
+fn is_same_futex(one: &OffCpu, other: &OffCpu) -> bool {
+    one.target != 0 && one.target >> 3 == other.target >> 3
 }
 
 fn throttled(timeline: &Timeline) -> HashSet<u32> {

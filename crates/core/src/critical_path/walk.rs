@@ -15,6 +15,8 @@ use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 const DEPTH_MAX: usize = 12;
 /// Threads visited for one request at most.
 const VISITS_MAX: u32 = 4_000;
+/// Who sleeps for a shorter time may not have been woken yet.
+const NOTICED_NS: u64 = 1_000_000;
 /// How often one request is handed over at most.
 const NESTED_MAX: u32 = 48;
 
@@ -441,6 +443,14 @@ impl<'a> Walk<'a> {
                 Next::Before(begin)
             }
             (Waker::Thread(by), _) => self.worker(off, by, (begin, wake), lo, task),
+            (Waker::SoftIrq | Waker::HardIrq, Task::Unread { .. }) if self.leaves_waiting(wake - begin) => {
+                let step = match self.index.serves_in(off) {
+                    Some(socket) => Step::of(off, HopKind::Client).to(Target::Remote(socket)),
+                    None => Step::of(off, HopKind::Idle),
+                };
+                self.emit(step, wake - begin);
+                Next::Before(begin)
+            }
             (Waker::SoftIrq, Task::Unread { .. }) => {
                 self.emit(Step::of(off, HopKind::Network), wake - begin);
                 Next::Before(begin)
@@ -456,6 +466,12 @@ impl<'a> Walk<'a> {
             }
             _ => self.timed(off, (begin, wake), lo, task),
         }
+    }
+
+    /// Whether a thread that accepts a connection later sleeps over descriptors while that waits. It would be woken at once if it watched
+    /// the listener: it serves another connection first, or a limit on its connections is reached.
+    fn leaves_waiting(&self, ns: u64) -> bool {
+        ns >= NOTICED_NS && self.steps.last().is_some_and(|step| step.kind == HopKind::AcceptQueue)
     }
 
     /// Whether the thread received a reply of a server between the turn in which it read the request and this sleep.
@@ -589,7 +605,10 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            _ => return self.timed(off, span, lo, task),
+            _ => match self.index.awaited_at_intervals(off) {
+                Some(by) => by,
+                None => return self.timed(off, span, lo, task),
+            },
         };
         // Who was woken by this very thread before worked for it, and so does who never serves a request of its own.
         let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);

@@ -36,9 +36,16 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
     most.map_or_else(Vec::new, |(_, part)| hops(facts, service, &steps(until_limit(facts, part))))
 }
 
-/// Where requests wait for their turn, the way ends: what those wait for whose turn it is would not be waited for with a higher limit.
+/// Where requests wait for those before them, the way ends with who serves these: not with the distance to a server that it asks. Where they
+/// wait for their turn, it ends there: what those wait for whose turn it is would not be waited for with a higher limit.
 fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
     let hops = part.rec.hops.as_slice();
+    if let ([served @ .., last], Spent::Serial | Spent::Workers) = (hops, part.spent)
+        && last.kind == HopKind::Network
+        && !served.is_empty()
+    {
+        return served;
+    }
     let turn = (part.spent == Spent::Turn).then(|| turn_of(facts.requests.all, hops)).flatten();
     let at = turn.and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
     at.map_or(hops, |at| &hops[..=at])
@@ -199,6 +206,9 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         _ => did,
     };
     match step.queue {
+        Some(HopKind::AcceptQueue) if hop.kind == HopKind::Idle => {
+            format!("accepts no further connection, and waits{} for events", call())
+        }
         Some(HopKind::AcceptQueue) if hop.kind != HopKind::AcceptQueue => format!("does not accept yet: it {did}"),
         Some(HopKind::Unread) if hop.kind != HopKind::Unread => format!("does not read yet: it {did}"),
         _ => did,

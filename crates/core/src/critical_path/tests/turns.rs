@@ -157,6 +157,72 @@ fn a_thread_that_looks_for_a_worker_at_intervals_waits_for_it() {
 }
 
 #[test]
+fn an_interpreters_lock_that_is_asked_for_at_intervals_is_its_holders() {
+    // 101 wants the lock that 102 has, asks for it every 200, and sleeps for the one or the other futex of a condition variable.
+    let sleep = |begin, end, target, waker| OffCpu { waker, target, syscall: FUTEX, ..off(101, begin, end, end) };
+    let script = || {
+        let mut script =
+            Script::new().socket(1, served_socket(7000), 101).receives(101, 1, 100, 100).sends(101, 1, 910);
+        script.timeline.slices = vec![(0, 1000)];
+        script.socket(2, served_socket(7000), 102).off(sleep(110, 310, 0x1000, Waker::HardIrq))
+    };
+    let again = script().off(sleep(320, 520, 0x1004, Waker::HardIrq)).off(sleep(530, 900, 0x1000, Waker::Thread(102)));
+    has(&only(again), "101:Worker > 102:OnCpu", 200 + 200 + 370);
+    // It sleeps for something else then, or does something in between: that wait had ended.
+    let other = script().off(sleep(320, 900, 0x2000, Waker::Thread(102)));
+    has(&only(other), "101:Timer", 200);
+    let asks = script().socket(3, client_socket(9000), 101).sends(101, 3, 315);
+    has(&only(asks.off(sleep(320, 900, 0x1000, Waker::Thread(102)))), "101:Timer", 200);
+    // Nobody ends it.
+    let timed = script().off(sleep(320, 900, 0x1000, Waker::HardIrq));
+    has(&only(timed), "101:Timer", 200 + 580);
+}
+
+const MS: u64 = 1_000_000;
+
+/// 101 has a client on socket 1; a connection is established at 10 ms, which it accepts at 60.
+fn not_accepted() -> Script {
+    let mut script = Script::new().socket(1, served_socket(7000), 101).socket(2, served_socket(7000), 101);
+    script.timeline.slices = vec![(0, 100 * MS)];
+    script
+        .receives(101, 1, MS, MS)
+        .sends(101, 1, 2 * MS)
+        .accepts(101, 2, 10 * MS, 60 * MS)
+        .receives(101, 2, 10 * MS, 61 * MS)
+        .sends(101, 2, 62 * MS)
+}
+
+#[test]
+fn who_serves_one_connection_at_a_time_waits_for_its_client_first() {
+    let one = not_accepted()
+        .sleeps(101, 3 * MS, 50 * MS, EPOLL, Waker::SoftIrq)
+        .receives(101, 1, 50 * MS, 51 * MS)
+        .sends(101, 1, 52 * MS);
+    has(&only(one), "101:AcceptQueue > 101:Client", 40 * MS);
+}
+
+#[test]
+fn who_sleeps_over_descriptors_beside_a_connection_does_not_watch_the_listener() {
+    // It serves others meanwhile, and one of these is closed before it accepts again.
+    let full = || {
+        let script =
+            not_accepted().socket(3, served_socket(7000), 101).sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::SoftIrq);
+        script.receives(101, 3, 40 * MS, 41 * MS).sends(101, 3, 42 * MS)
+    };
+    has(&only(full()), "101:AcceptQueue > 101:Idle", 30 * MS);
+    // A timer ends the sleep: nobody waits for that either.
+    let timed = not_accepted().sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::HardIrq);
+    has(&only(timed), "101:AcceptQueue > 101:Idle", 30 * MS);
+    // It is woken by the connection and has other things to do: those are what is waited for.
+    let woken = not_accepted().sleeps(101, 3 * MS, 10 * MS + 50_000, EPOLL, Waker::SoftIrq);
+    let all = ways(&only(woken));
+    assert!(!all.iter().any(|(way, _)| way.contains("Idle")), "{all:?}");
+    // A thread that waits for a disk meanwhile.
+    let disk = not_accepted().sleeps(101, 12 * MS, 50 * MS, 74, Waker::HardIrq);
+    has(&only(disk), "101:AcceptQueue > 101:Disk", 38 * MS);
+}
+
+#[test]
 fn the_end_of_a_connection_is_not_what_a_request_waited_for() {
     // Two requests in one loop: each asks 9000, and hears a little more after the reply before it answers.
     let mut script = Script::new();

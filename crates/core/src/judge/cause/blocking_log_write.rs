@@ -45,6 +45,16 @@ mod tests {
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::verdict_of;
 
+    #[test]
+    fn requests_that_wait_since_before_the_window_for_a_line_to_be_taken() {
+        let way =
+            Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(HopKind::Pipe, "sendto").target("/dev/log");
+        let way = way.thread(300, 301, "rsyslogd").on(HopKind::Send, "sendto").target("10.9.0.2:5140");
+        let mut waited = ServiceBuilder::new(7000).unanswered(4, 4000.0).part(way, 1.0);
+        waited.record.waited = true;
+        assert_eq!(verdict_of(&with(waited)), "blocking-log-write");
+    }
+
     fn writes(kind: HopKind, target: &str) -> String {
         let way = Hops::new().thread(100, 101, "app").on(kind, "write").target(target);
         verdict_of(&with(ServiceBuilder::new(7000).requests(100, 40.0).part(way, 0.95).cpu(0.05)))

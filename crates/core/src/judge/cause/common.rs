@@ -5,7 +5,10 @@ use parshall_evidence::{Evidence, Hop, HopKind, Limit, PeerCommand, Place, Servi
 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::denial::{Denial, share};
-use crate::judge::facts::requests::{PartFact, ServiceFact, limit_in_hands, queue_of, turn_of, workers_keep_one_each};
+use crate::judge::facts::requests::{
+    PartFact, ServiceFact, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of, used_up,
+    workers_keep_one_each,
+};
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::judge::{chain, confidence};
@@ -14,6 +17,8 @@ use crate::units;
 
 /// A cause in the requests' paths is named from this share of the time of the affected services' requests.
 pub const MIN_REQUEST_SHARE: f64 = 0.30;
+/// The same for a limit that keeps clients out: those that are served may wait for long for what others bring, which is no loss.
+pub const MIN_KEPT_OUT_SHARE: f64 = 0.10;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
 
@@ -75,9 +80,26 @@ impl<'f, 'a> Waits<'f, 'a> {
         turn_of(self.facts.requests.all, &self.part.rec.hops)
     }
 
+    /// The pool of its process of which nothing is free, where no request of the largest part was answered.
+    pub fn used_up(&self) -> Option<UsedUp<'f>> {
+        let unanswered = self.leaf.kind == HopKind::OtherRequest;
+        unanswered.then(|| used_up(self.service.rec, self.facts.capture)).flatten()
+    }
+
+    /// Requests of its service that clients gave up.
+    pub fn given_up(&self) -> u64 {
+        given_up(self.service.rec, self.facts.capture)
+    }
+
+    /// How many connections its process has open, where requests of the largest part wait for it to accept one more although it has time.
+    pub fn full(&self) -> Option<u64> {
+        let held = || connections_of(self.facts.capture, self.service.rec.address.port()).get(&self.leaf.pid).copied();
+        is_full(self.part.rec).then(held).flatten()
+    }
+
     /// The hop in front of which requests of the largest part lie unread, and how many its service works on at a time.
     pub fn queue(&self) -> Option<(&'f Hop, u32)> {
-        queue_of(self.facts.requests.all, &self.part.rec.hops)
+        queue_of(self.facts.requests.all, &self.part.rec.hops, self.facts.capture)
     }
 
     /// The limit on what the service of a process has in its hands.
@@ -102,6 +124,11 @@ impl<'f, 'a> Waits<'f, 'a> {
         let waited = self.service.rec.waited && self.leaf.kind == HopKind::AcceptQueue;
         let all = self.facts.requests.all;
         waited.then(|| workers_keep_one_each(self.service.rec, all, self.facts.capture)).flatten()
+    }
+
+    /// The last hop that is a thread: beyond it is nothing but the way to another host.
+    pub fn last_thread(&self) -> &'f Hop {
+        self.hop(|hop| hop.tid != 0).unwrap_or(self.leaf)
     }
 
     /// The hop after that one.

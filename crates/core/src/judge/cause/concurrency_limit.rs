@@ -1,13 +1,19 @@
 //! A process on the way of the requests passes no more than a few at a time on to the server that it asks: a pool of connections, a
 //! semaphore, `maxSockets`, a limit of streams. The others wait in the process for their turn.
 //!
+//! So do connections that are all in hand while nobody answers (they were not given back), and a limit on the connections that it has
+//! at a time, which keeps it from accepting further ones.
+//!
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
-use super::base::{Cause, Outcome};
-use super::common::{Waits, limited, not_spent, outstanding};
+use super::base::{Candidate, Cause, Outcome};
+use super::common::{MIN_KEPT_OUT_SHARE, Waits, limited, not_spent, outstanding};
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
+use crate::judge::facts::requests::UsedUp;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
+use crate::judge::words;
 use crate::units;
 
 /// The entry in the list.
@@ -21,6 +27,12 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Turn) else { return not_spent(facts, Spent::Turn) };
+    if let Some(UsedUp::Connections { next, count }) = waits.used_up() {
+        return unused(waits, &next.to_string(), count).holds();
+    }
+    if let Some(connections) = waits.full() {
+        return full(waits, connections).holds();
+    }
     let Some((holder, limit)) = waits.turn() else { return not_spent(facts, Spent::Turn) };
     let next = limit.next.map_or_else(String::new, |next| next.to_string());
     let most = units::plural(u64::from(limit.most), "request", "requests");
@@ -49,6 +61,47 @@ fn test(facts: &Facts<'_>) -> Outcome {
     (candidate.place.pid, candidate.place.tid) = (Some(place.0), Some(place.1));
     candidate.requests.iter_mut().for_each(|loss| loss.of_turns(limit.most, limit.each_ns as f64));
     candidate.holds()
+}
+
+/// The connections of a pool are open and idle, and no request is answered: whoever had them has not given them back.
+fn unused(waits: Waits<'_, '_>, next: &str, count: u64) -> Candidate {
+    let who = named(waits.leaf);
+    let given_up = waits.given_up();
+    let summary = waits.summary(&format!(
+        "{who} answers nothing, and {} were given up by their clients. It waits for nobody, and all of its {} to {next} are \
+         open and idle: they are taken, and were not given back.",
+        units::plural(given_up, "request", "requests"),
+        units::plural(count, "connection", "connections"),
+    ));
+    let evidence = vec![
+        words::counted("connections of its pool on which nothing moved", count),
+        words::counted("requests that their clients gave up", given_up),
+    ];
+    let fix = format!(
+        "Find where {who} does not give a connection back (rows, a statement or a transaction that is not closed, also after an \
+         error). Restart it now; a larger pool only delays this."
+    );
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.gaps.push(Gap::Inferred("what the requests wait for inside of the process was not seen"));
+    candidate
+}
+
+/// A process that has time, and watches its listener no longer until a connection is closed.
+fn full(waits: Waits<'_, '_>, connections: u64) -> Candidate {
+    let who = named(waits.leaf);
+    let summary = waits.summary(&format!(
+        "{who} has {} open, and accepts no further one until one of them is closed, although it has time: new ones wait {} in its \
+         listen queue.",
+        units::plural(connections, "connection", "connections"),
+        waits.each()
+    ));
+    let evidence = vec![words::counted("connections that it has open when the window ends", connections)];
+    let fix = format!(
+        "Raise the limit on the connections of {who} (maxconn, max_connections, worker_connections, max clients), or close idle ones sooner."
+    );
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate
 }
 
 #[cfg(test)]

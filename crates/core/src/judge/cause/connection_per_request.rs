@@ -163,4 +163,19 @@ mod tests {
         capture.services[0].path[0].requests = 5;
         assert_ne!(verdict_of(&capture), "connection-per-request");
     }
+
+    #[test]
+    fn what_explains_itself_opens_no_connection() {
+        let way = |leaf: HopKind| Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(leaf, "recvfrom");
+        let verdict = |leaf: HopKind, share: f64| {
+            let mut capture = with(ServiceBuilder::new(7000).requests(50, 100.0).part(way(leaf), share).cpu(0.04));
+            capture.services[0].path[0].setup = true;
+            verdict_of(&capture)
+        };
+        assert_eq!(verdict(HopKind::Client, 0.96), "connection-per-request");
+        assert_eq!(verdict(HopKind::NameServer, 0.96), "blocking-dns");
+        assert_eq!(verdict(HopKind::Unseen, 0.96), "insufficient-evidence");
+        // Most of the time was not seen: what was tells of a little only.
+        assert_ne!(verdict(HopKind::Client, 0.20), "connection-per-request");
+    }
 }

@@ -4,8 +4,11 @@
 use parshall_evidence::{DescriptorUse, Place, ShareOf};
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied};
+use super::common::{MIN_KEPT_OUT_SHARE, Waits};
+use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count, count_of};
-use crate::judge::facts::{Facts, Lost};
+use crate::judge::facts::requests::short_of_descriptors;
+use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
@@ -23,6 +26,11 @@ pub const CAUSE: Cause = Cause {
 const USED_UP: f64 = 0.98;
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    let reserve = Waits::on(facts, Spent::Descriptors)
+        .and_then(|waits| Some((short_of_descriptors(facts.capture, waits.leaf.pid)?, waits)));
+    if let Some((used, waits)) = reserve {
+        return reserved(waits, used).holds();
+    }
     let Some(counters) = &facts.capture.counters else {
         return Outcome::Untested("the descriptors of the processes were not read".to_string());
     };
@@ -78,6 +86,30 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
+/// A process that keeps some descriptors in reserve, and accepts no further connection although it has time.
+fn reserved(waits: Waits<'_, '_>, used: &DescriptorUse) -> Candidate {
+    let who = named(waits.leaf);
+    let summary = waits.summary(&format!(
+        "{who} has {} of {} descriptors open, and accepts no further connection until one is closed, although it has time: new ones wait {} in \
+         its listen queue.",
+        units::count(used.open),
+        units::count(used.limit),
+        waits.each()
+    ));
+    let evidence = vec![
+        words::counted("descriptors open", used.open),
+        words::counted("limit of descriptors (RLIMIT_NOFILE)", used.limit),
+    ];
+    let raised = used.limit.saturating_mul(16).max(65_536);
+    let fix = format!(
+        "Raise the limit of descriptors of {who} (its own setting, such as max_filedescriptors, and LimitNOFILE={raised} in its unit or \
+         `ulimit -n`) and start it again; it keeps some of them in reserve."
+    );
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate
+}
+
 /// The processes that have hardly a descriptor left.
 fn full<'a>(facts: &Facts<'a>) -> Vec<&'a DescriptorUse> {
     let counters = facts.capture.counters.iter();
@@ -92,9 +124,44 @@ fn failed_accepts(facts: &Facts<'_>, pid: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{DescriptorUse, Role};
+    use parshall_evidence::{Counters, DescriptorUse, HopKind, Role};
 
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{FlowBuilder, capture, listener, rose, verdict_of};
+
+    #[test]
+    fn a_process_that_keeps_descriptors_in_reserve_accepts_nobody() {
+        let full = || Hops::new().thread(100, 101, "app").on(HopKind::AcceptQueue, "").on(HopKind::Idle, "epoll_wait");
+        let capture = |open, limit| {
+            let service = ServiceBuilder::new(7000).requests(40, 250.0).part(full(), 0.9).cpu(0.1);
+            let mut capture = with(service);
+            capture.flows = (1..5).map(|id| FlowBuilder::new(id, Role::Server).talks(50, 100).fill().record).collect();
+            let descriptors = vec![DescriptorUse { pid: 100, open, limit }];
+            capture.counters = Some(Counters { descriptors, ..Counters::default() });
+            capture
+        };
+        let report = judge(&capture(79, 96));
+        assert_eq!(report.verdict.cause.as_deref(), Some("fd-limit"), "{report:#?}");
+        assert!(report.verdict.summary.contains("79 of 96 descriptors"), "{}", report.verdict.summary);
+        // Those that are served wait for what others bring.
+        let mut polls = capture(79, 96);
+        let poll = Hops::new().thread(100, 101, "app").on(HopKind::OtherRequest, "epoll_wait");
+        polls.services = vec![ServiceBuilder::new(7000).requests(40, 250.0).part(full(), 0.2).part(poll, 0.8).build()];
+        assert_eq!(verdict_of(&polls), "fd-limit");
+        // It has enough of them: its own limit on connections.
+        let report = judge(&capture(79, 1024));
+        assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"), "{report:#?}");
+        assert!(report.verdict.summary.contains("has 4 connections open"), "{}", report.verdict.summary);
+        // It has none at all: somebody else should accept.
+        let mut none = capture(79, 1024);
+        none.flows.clear();
+        assert_eq!(verdict_of(&none), "accept-queue-overflow");
+        // Whoever computes meanwhile watches its listener.
+        let mut busy = capture(79, 96);
+        busy.services[0].path[0].hops[1].kind = HopKind::Timer;
+        assert_eq!(verdict_of(&busy), "serialized-service");
+    }
 
     #[test]
     fn connections_wait_for_a_process_without_descriptors() {

@@ -93,6 +93,19 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_serves_nothing_is_no_hot_one() {
+        // A job in a thread of the process has the interpreter's lock, which those that serve want.
+        let mut job = two_loops(900);
+        job.flows.iter_mut().for_each(|flow| flow.last_tid = if flow.last_tid == 101 { 103 } else { 102 });
+        let mut third = job.threads[1].clone();
+        third.tid = 103;
+        job.threads.push(third);
+        assert_eq!(verdict_of(&job), "hot-thread", "it is like one that could serve");
+        job.threads[0].comm = "job".to_string();
+        assert_ne!(verdict_of(&job), "hot-thread");
+    }
+
+    #[test]
     fn both_are_busy() {
         assert_eq!(verdict_of(&two_loops(300)), "at-capacity");
     }

@@ -52,7 +52,7 @@ fn evidence(group: &MemoryGroup) -> Vec<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Counters, HopKind, MemoryGroup};
+    use parshall_evidence::{Counters, CpuSample, Frame, HopKind, MemoryGroup, NO_SYSCALL, Stack};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -90,6 +90,38 @@ mod tests {
         few.read_bytes = 20 << 10;
         capture.counters = Some(Counters { memory: vec![few], ..Counters::default() });
         assert_eq!(verdict_of(&capture), "blocking-disk-io");
+    }
+
+    #[test]
+    fn faults_that_read_pages_back_are_no_churn() {
+        let frame = |name: &str| Frame { name: name.into(), module: "[kernel]".into(), kernel: true };
+        let with_pages = |pages: u64| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, "");
+            let mut capture = with(ServiceBuilder::new(7000).requests(300, 3.0).part(way, 0.98));
+            capture.threads[0].cpu_ns = capture.window_ns * 9 / 10;
+            capture.stacks = vec![Stack { frames: vec![frame("handle_mm_fault")] }];
+            capture.samples = vec![CpuSample {
+                tid: 101,
+                user: false,
+                syscall: NO_SYSCALL,
+                syscall_name: String::new(),
+                stack: Some(0),
+                count: 400,
+            }];
+            let bytes = pages * 4096;
+            let group = MemoryGroup {
+                pids: vec![100],
+                limit_bytes: Some(8 << 20),
+                refaulted_bytes: bytes,
+                read_bytes: bytes,
+                ..MemoryGroup::default()
+            };
+            capture.counters = Some(Counters { memory: vec![group], ..Counters::default() });
+            verdict_of(&capture)
+        };
+        assert_eq!(with_pages(40_000), "memory-reclaim");
+        // A few pages do not cost most of a second.
+        assert_eq!(with_pages(40), "page-fault-churn");
     }
 
     #[test]

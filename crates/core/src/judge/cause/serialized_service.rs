@@ -35,7 +35,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::decimal(waits.service.outstanding),
         units::duration(gap),
         units::duration(waits.service.typical_ns()),
-        named(waits.leaf)
+        named(waits.last_thread())
     ));
     let evidence = vec![
         outstanding(waits.service),
@@ -83,8 +83,40 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_asks_a_far_server_for_one_at_a_time() {
+        let far = |queue: HopKind| {
+            let asks = |hops: Hops| hops.on(HopKind::Reply, "recvfrom").target("10.9.0.2:389");
+            let on_the_way = |hops: Hops| hops.thread(0, 0, "").on(HopKind::Network, "");
+            let thread = || Hops::new().thread(100, 101, "auth");
+            let queue = on_the_way(asks(thread().on(queue, "")));
+            let own = on_the_way(asks(thread()));
+            let report = crate::judge::judge(&with(
+                ServiceBuilder::new(8888).requests(12, 490.0).part(queue, 0.8).part(own, 0.19).cpu(0.01),
+            ));
+            (report.verdict.cause.clone().unwrap_or_default(), report)
+        };
+        let (cause, report) = far(HopKind::AcceptQueue);
+        assert_eq!(cause, "serialized-service", "{report:#?}");
+        let leaf = report.chain.expect("a chain").leaf;
+        assert_eq!(leaf.process, "auth");
+        assert!(report.verdict.summary.contains("meanwhile auth 100"), "{}", report.verdict.summary);
+        // An event loop that has taken the connections in is blocked by what it asks.
+        assert_eq!(far(HopKind::Unread).0, "blocking-downstream-call");
+    }
+
+    #[test]
     fn behind_two_it_is_the_workers() {
         assert_eq!(verdict_of(&with(one_worker(2))), "workers-exhausted");
+    }
+
+    #[test]
+    fn results_that_a_worker_brings_through_a_queue_one_by_one() {
+        let way = Hops::new().thread(100, 101, "web").on(HopKind::Reply, "recvfrom").target("127.0.0.1:6379");
+        let way = way.thread(200, 200, "redis-server").on(HopKind::OtherRequest, "epoll_wait");
+        let service = || ServiceBuilder::new(8080).requests(12, 490.0).workers(12).part(way.clone(), 0.99).cpu(0.01);
+        assert_eq!(verdict_of(&with(service().gaps(80_000_000, 82_000_000, 90_000_000))), "serialized-service");
+        // What comes for all who wait at once, or at any time, is news.
+        assert_eq!(verdict_of(&with(service().gaps(0, 1_000_000, 400_000_000))), "healthy");
     }
 
     #[test]

@@ -5,8 +5,11 @@
 use parshall_evidence::ShareOf;
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied, place_of, stalls, who};
+use super::common::Waits;
+use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
-use crate::judge::facts::{Blame, Facts, network};
+use crate::judge::facts::requests::Unanswered;
+use crate::judge::facts::{Blame, Facts, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
@@ -24,6 +27,11 @@ pub const CAUSE: Cause = Cause {
 const REPEATED: &str = "TcpExt.TCPSynRetrans";
 
 fn test(facts: &Facts<'_>) -> Outcome {
+    let unanswered = Waits::on(facts, Spent::Connect)
+        .and_then(|waits| Some((Unanswered::of(facts.capture, waits.leaf.pid)?, waits)));
+    if let Some((to, waits)) = unanswered {
+        return gone(waits, to).holds();
+    }
     let counters = facts.capture.counters.as_ref();
     let repeated = record::rose(facts, REPEATED);
     let overflows = counters.map_or(0, |c| c.rose("TcpExt.ListenOverflows"));
@@ -75,10 +83,34 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
+/// Requests wait until their service gives up connections that nobody answers.
+fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
+    let who = named(waits.leaf);
+    let to = unanswered.to;
+    if let Some(last) = waits.loss.chain.last_mut() {
+        // The server that it connects to at last is not the one that does not answer.
+        (last.waits_on, last.text) = (to.to_string(), format!("waits for a connection to {to}, which nobody answers"));
+    }
+    let summary = waits.summary(&format!(
+        "{who} opens connections to {to}, which answers no SYN: {} waited for {} each. That is {} a request.",
+        units::plural(unanswered.count, "connection", "connections"),
+        units::duration(unanswered.each_ns()),
+        waits.each()
+    ));
+    let evidence = vec![words::counted("connections without any answer", unanswered.count)];
+    let fix = format!(
+        "See whether {to} is there and what drops its packets (a firewall, a lost route). Take it out of use in {who} meanwhile: a health \
+         check that fails sooner, or a shorter timeout for connecting."
+    );
+    waits.candidate(summary, evidence, fix)
+}
+
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, Release, Role};
+    use parshall_evidence::{FlowState, HopKind, Release, Role};
 
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{FlowBuilder, MS, capture, rose, verdict_of};
 
     #[test]
@@ -93,6 +125,30 @@ mod tests {
         assert_eq!(verdict_of(&lossy), "syn-loss");
         lossy.counters = Some(rose(&[("TcpExt.TCPSynRetrans", 8), ("Tcp.ActiveOpens", 20)]));
         assert_eq!(verdict_of(&lossy), "syn-loss");
+    }
+
+    #[test]
+    fn requests_that_wait_for_a_server_that_is_gone() {
+        let connects = Hops::new().thread(100, 101, "proxy").on(HopKind::Connect, "epoll_wait").target("10.0.0.2:80");
+        let verdict = |segs_in: u64, life: u64| {
+            let mut capture = with(ServiceBuilder::new(8080).requests(40, 160.0).part(connects.clone(), 0.9).cpu(0.1));
+            for id in 1..=20 {
+                let mut flow = FlowBuilder::new(id, Role::Client).remote_host().fill().record;
+                flow.remote = "10.0.0.7:80".parse().expect("an address");
+                (flow.begin_ns, flow.end_ns) = (10 * MS, 10 * MS + life);
+                (flow.last.state, flow.last.segs_in) = (7, segs_in);
+                capture.flows.push(flow);
+            }
+            judge(&capture)
+        };
+        let report = verdict(0, 300 * MS);
+        assert_eq!(report.verdict.cause.as_deref(), Some("syn-loss"), "{report:#?}");
+        assert!(report.verdict.summary.contains("10.0.0.7:80, which answers no SYN: 20"), "{}", report.verdict.summary);
+        assert!(report.findings[0].chain[0].text.contains("10.0.0.7:80"));
+        // They are answered, and take the time that opening a connection takes there.
+        for answered in [verdict(3, 300 * MS), verdict(0, 20 * MS)] {
+            assert_eq!(answered.verdict.cause.as_deref(), Some("connection-per-request"), "{answered:#?}");
+        }
     }
 
     #[test]

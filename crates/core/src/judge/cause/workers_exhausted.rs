@@ -5,6 +5,8 @@
 use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, beyond, limited, not_spent, outstanding};
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
+use crate::judge::facts::requests::UsedUp;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -25,6 +27,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(serving) = waits.kept_by_workers() {
         return kept(waits, serving).holds();
     }
+    if let Some(UsedUp::Threads { count, syscall, on }) = waits.used_up() {
+        return in_hand(waits, count, syscall, on).holds();
+    }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let (holder, at_a_time) = waits.queue().unwrap_or((waits.leaf, waits.service.rec.workers));
     let summary = waits.summary(&format!(
@@ -32,7 +37,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         waits.each(),
         units::plural(u64::from(at_a_time), "worker", "workers"),
         units::or(&holder.process, "the service"),
-        named(waits.leaf)
+        named(waits.last_thread())
     ));
     let mut evidence = vec![
         outstanding(waits.service),
@@ -51,6 +56,30 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut candidate = waits.candidate(summary, evidence, fix);
     candidate.requests.iter_mut().for_each(|loss| loss.of_turns(at_a_time, each_ns));
     candidate.holds()
+}
+
+/// The threads of a pool behind an event loop have all been blocked for the whole window, and no request is answered.
+fn in_hand(waits: Waits<'_, '_>, count: u64, call: &str, on: &str) -> Candidate {
+    let name = units::or(&waits.leaf.process, "the service").to_string();
+    let on = if on.is_empty() { String::new() } else { format!(" ({on})") };
+    let given_up = waits.given_up();
+    let summary = waits.summary(&format!(
+        "{name} answers nothing, and {} were given up by their clients. Its event loop is idle, and {} of it sat in {call}{on} for the whole \
+         time: nobody is left to whom it could give what the requests need.",
+        units::plural(given_up, "request", "requests"),
+        units::plural(count, "thread", "threads"),
+    ));
+    let evidence = vec![
+        words::counted("threads that were blocked in the same call for the whole window", count),
+        words::counted("requests that their clients gave up", given_up),
+    ];
+    let fix = format!(
+        "Do not let threads of the pool of {name} block without end on this (open it without blocking, or read it in a process of its own), \
+         or give the pool more threads (UV_THREADPOOL_SIZE, the size of its executor)."
+    );
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate.gaps.push(Gap::Inferred("that the requests wait for these threads was not seen"));
+    candidate
 }
 
 /// Each worker keeps a connection whose client asks for nothing most of the time, and nobody is left to accept further ones.
@@ -75,13 +104,14 @@ fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{HopKind, Limit};
+    use parshall_evidence::{HopKind, Limit, Role};
 
+    use crate::judge::judge;
+    use crate::testkit::FlowBuilder;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
 
     #[test]
     fn workers_that_keep_idle_connections() {
-        use parshall_evidence::Role;
         let hops = Hops::new().thread(99, 99, "apache2").on(HopKind::AcceptQueue, "pselect6");
         let verdict = |connections: u64| {
             let mut capture = with(ServiceBuilder::new(8080).requests(30, 0.1).workers(3).cpu(1.0));
@@ -102,6 +132,26 @@ mod tests {
         assert_eq!(verdict(3), Some(super::Spent::Workers));
         // Workers that serve several connections each could accept more.
         assert_eq!(verdict(7), Some(super::Spent::NotAccepted));
+    }
+
+    #[test]
+    fn processes_that_serve_one_connection_each() {
+        let client = |hops: Hops| hops.on(HopKind::Client, "poll").target("10.0.0.2:50000");
+        let verdict = |processes: u32, setup: bool| {
+            let waits = client(Hops::new().thread(100, 100, "smtpd").on(HopKind::AcceptQueue, ""));
+            let mut capture = with(ServiceBuilder::new(7000).requests(40, 250.0).part(waits, 0.9).cpu(0.1));
+            // What comes before the last request of a connection that is opened for a few.
+            capture.services[0].path[0].setup = setup;
+            let flow = |n: u32| FlowBuilder::new(u64::from(n), Role::Server).owner(99 + n, 99 + n).talks(3, 100);
+            capture.flows = (1..=processes).map(|n| flow(n).fill().record).collect();
+            judge(&capture)
+        };
+        for setup in [false, true] {
+            let report = verdict(5, setup);
+            assert_eq!(report.verdict.cause.as_deref(), Some("workers-exhausted"), "{report:#?}");
+            assert!(report.verdict.summary.contains("one of 5 workers"), "{}", report.verdict.summary);
+            assert_eq!(verdict(1, setup).verdict.cause.as_deref(), Some("serialized-service"));
+        }
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub fn fate(spent: Spent) -> (Fate, &'static str) {
         Spent::Log => (Lost, "whoever should take the line is slow"),
         Spent::Stopped => (Lost, "somebody stopped the process"),
         Spent::Connect | Spent::Setup => (Lost, "the connection could be kept"),
+        Spent::Descriptors => (Lost, "a limit on descriptors keeps it from being accepted"),
         Spent::NotAccepted => (Lost, "nobody takes the connection"),
         Spent::Mutual => (Lost, "each side waits for the other"),
         Spent::Network => (Lost, "the receiver does not take it"),

@@ -39,6 +39,7 @@ fn the_table_and_the_causes_agree_on_what_is_lost() {
         Spent::Stopped,
         Spent::Connect,
         Spent::Setup,
+        Spent::Descriptors,
         Spent::NotAccepted,
         Spent::Mutual,
         Spent::Network,

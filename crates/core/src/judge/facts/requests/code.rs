@@ -31,6 +31,8 @@ const RECLAIM: [&str; 4] = ["shrink_", "try_to_free_", "do_try_to_free_pages", "
 /// The least that one read brings back, and the longest that it takes on a disk that has to move its heads.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_READ_MAX_NS: u64 = 10_000_000;
+/// The CPU time that a fault takes at most which reads a page.
+const FAULT_READ_MAX_NS: f64 = 100_000.0;
 
 /// What is known of processes and threads, for all services: samples, CPU time and names.
 #[derive(Debug, Default)]
@@ -120,6 +122,12 @@ impl<'a> Code<'a> {
     pub fn thrashes(&self, pid: u32, waited_ns: u64) -> bool {
         let read_ns = |bytes: &u64| (bytes / PAGE_BYTES).saturating_mul(PAGE_READ_MAX_NS);
         self.read_back.get(&pid).is_some_and(|bytes| read_ns(bytes).saturating_mul(2) >= waited_ns)
+    }
+
+    /// Whether the pages that were read back account for the CPU time that a process spends in page faults.
+    pub fn reads_back_in_faults(&self, pid: u32) -> bool {
+        let pages = self.read_back.get(&pid).map_or(0, |bytes| bytes / PAGE_BYTES);
+        pages as f64 * FAULT_READ_MAX_NS >= self.faults_share(pid) * self.cpu_ns(pid)
     }
 
     fn counts(&self, pid: u32) -> Option<Counts> {

@@ -1,11 +1,12 @@
 //! Which threads are never idle while others could serve, and are: those that serve connections of a service, and threads of the same
 //! kind that wait for events.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 use parshall_evidence::{Capture, OffCpu, Service, ThreadRecord};
 
 use super::served::ByService;
+use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
 /// A thread that sleeps for this share of the time in wait for events is idle.
@@ -65,6 +66,8 @@ pub struct Hot<'a> {
     by_tid: BTreeMap<u32, &'a ThreadRecord>,
     /// Threads that serve connections.
     serving: ByService<Others>,
+    /// All of these threads.
+    serves: BTreeSet<u32>,
     /// Idle workers by process and name.
     idle: BTreeMap<(u32, &'a str), Others>,
     cpus: u32,
@@ -82,6 +85,7 @@ impl<'a> Hot<'a> {
         }
         for flow in capture.flows.iter().filter(|flow| flow.last_tid != 0) {
             let thread = hot.by_tid.get(&flow.last_tid).copied();
+            hot.serves.extend(serves(flow).then_some(flow.last_tid));
             hot.serving.add(flow, Others::one(flow.last_tid, thread));
         }
         hot
@@ -93,9 +97,12 @@ impl<'a> Hot<'a> {
             return false;
         };
         let mut others = self.serving.of(service);
-        if is_worker(thread) {
-            others += self.idle.get(&(thread.pid, name(thread))).copied().unwrap_or_default();
+        let alike = self.idle.get(&(thread.pid, name(thread))).filter(|_| is_worker(thread));
+        // A thread that serves nothing and is like none that could holds what the others need.
+        if alike.is_none() && !self.serves.contains(&tid) {
+            return false;
         }
+        others += alike.copied().unwrap_or_default();
         others.all.beside(tid) && !others.busy.beside(tid)
     }
 }

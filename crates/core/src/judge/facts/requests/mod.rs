@@ -3,8 +3,10 @@
 //! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
 //! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
 mod code;
+mod connects;
 pub mod crypto;
 mod hot;
+mod pool;
 mod queue;
 pub mod served;
 mod spent;
@@ -20,7 +22,11 @@ use super::{FlowFact, Shape};
 use crate::stats::ratio;
 
 pub use code::Code;
-pub use queue::{limit_in_hands, queue_of, turn_of, workers_keep_one_each};
+pub use connects::Unanswered;
+pub use pool::{UsedUp, given_up, gives_nothing, used_up};
+pub use queue::{
+    connections_of, is_full, limit_in_hands, queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
+};
 use served::{ByService, Served};
 pub use spent::{Spent, is_collector, writes};
 
@@ -223,6 +229,10 @@ fn seen_requests(rec: &Service) -> u64 {
 /// Fewer sends and receives do not make a stream.
 const STREAM_CALLS_MIN: u64 = 10;
 
+fn calls(flow: &parshall_evidence::FlowRecord) -> u64 {
+    flow.calls.sends.saturating_add(flow.calls.recvs)
+}
+
 /// How many connections are in use, and how many of them stream.
 #[derive(Debug, Default, Clone, Copy)]
 struct InUse {
@@ -250,8 +260,7 @@ impl Streams {
         let mut streams = Streams::default();
         for flow in flows.iter().filter(|f| f.shape != Shape::Idle) {
             // A few calls may be the begin of a request that waits for its reply.
-            let calls = flow.rec.calls.sends.saturating_add(flow.rec.calls.recvs);
-            let is_stream = flow.shape != Shape::RequestReply && calls >= STREAM_CALLS_MIN;
+            let is_stream = flow.shape != Shape::RequestReply && calls(flow.rec) >= STREAM_CALLS_MIN;
             let one = InUse { all: 1, streams: u64::from(is_stream) };
             streams.served.add(flow.rec, one);
             let remote = flow.rec.remote;
@@ -329,7 +338,9 @@ pub fn supersede(
     }
     let seen = || requests.services.iter().filter(|service| !service.rec.waited);
     let all = Served::by(seen().map(|service| service.rec));
-    let served: Vec<bool> = flows.iter().map(|f| f.shape == Shape::RequestReply && all.holds(f.rec)).collect();
+    // What lies unread of a connection on which hardly anything moved is the begin of a request, too.
+    let talks = |f: &FlowFact<'_>| f.shape == Shape::RequestReply || calls(f.rec) < STREAM_CALLS_MIN;
+    let served: Vec<bool> = flows.iter().map(|f| talks(f) && all.holds(f.rec)).collect();
     // What opens their connections is on the account of the requests that come first.
     let opens = |service: &&ServiceFact<'_>| service.lost_to(Spent::Setup).next().is_some();
     let opening = Served::by(seen().filter(opens).map(|service| service.rec));

@@ -1,5 +1,7 @@
 //! Where requests wait for others: in front of which process, and for which limit.
-use parshall_evidence::{Capture, FlowRecord, Hop, HopKind, Limit, Service};
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Capture, DescriptorUse, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
 
 use crate::judge::ledger::flow_rules::serves;
 
@@ -9,11 +11,20 @@ fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
 }
 
 /// The first hop in front of which requests lie unread, and how many its service works on at a time: by the limit that was counted, or
-/// else by the threads that read or answer. None where no queue of a known service is on the way.
-pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop]) -> Option<(&'h Hop, u32)> {
-    let hop = hops.iter().find(|hop| hop.kind.is_queue())?;
+/// else by the threads that read or answer; or, where it accepts only when another connection is served, by the processes that have one
+/// each. None where no queue of a known service is on the way.
+pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop], capture: &Capture) -> Option<(&'h Hop, u32)> {
+    let at = hops.iter().position(|hop| hop.kind.is_queue())?;
+    let hop = &hops[at];
     let service = service_of(services, hop.pid)?;
-    Some((hop, limit_in_hands(services, hop.pid).map_or(service.workers, |limit| limit.most)))
+    let at_a_time = limit_in_hands(services, hop.pid).map_or(service.workers, |limit| limit.most);
+    let in_turn = hop.kind == HopKind::AcceptQueue && hops.get(at + 1).is_some_and(|next| next.kind == HopKind::Client);
+    if !in_turn {
+        return Some((hop, at_a_time));
+    }
+    let held = connections_of(capture, service.address.port());
+    let one_each = held.values().filter(|connections| **connections == 1).count();
+    Some((hop, at_a_time.max(u32::try_from(one_each).unwrap_or(u32::MAX))))
 }
 
 /// The limit on what the service of a process has in its hands, if it has one.
@@ -49,6 +60,31 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
 
 fn is_to(limit: &Limit, target: &str) -> bool {
     limit.next.is_some_and(|next| next.to_string() == target)
+}
+
+/// From this share of its descriptors on, a process may keep the rest in reserve.
+const RESERVE: f64 = 0.75;
+
+/// Requests wait to be accepted by a process that has time and watches its listener no longer.
+pub fn is_full(part: &PathPart) -> bool {
+    let hops = part.hops.as_slice();
+    matches!(hops, [.., queue, leaf] if queue.kind == HopKind::AcceptQueue && leaf.kind == HopKind::Idle)
+}
+
+/// The descriptors of a process that has hardly more open than it allows itself.
+pub fn short_of_descriptors(capture: &Capture, pid: u32) -> Option<&DescriptorUse> {
+    let all = capture.counters.iter().flat_map(|counters| &counters.descriptors);
+    all.filter(|used| used.pid == pid && used.limit > 0).find(|used| used.open as f64 >= RESERVE * used.limit as f64)
+}
+
+/// Connections at a port that are open when the window ends, by the process that has them.
+pub fn connections_of(capture: &Capture, port: u16) -> BTreeMap<u32, u64> {
+    let mut held = BTreeMap::new();
+    let open = |flow: &&FlowRecord| serves(flow) && flow.local.port() == port && flow.end_ns >= capture.window_ns;
+    for flow in capture.flows.iter().filter(open).filter(|flow| flow.pid != 0) {
+        *held.entry(flow.pid).or_default() += flow.connections();
+    }
+    held
 }
 
 /// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.

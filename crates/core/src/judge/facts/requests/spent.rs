@@ -3,8 +3,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
 
+use super::connects::Unanswered;
 use super::crypto::CRYPTO_SHARE;
-use super::queue::{needs_what_is_scarce, queue_of, turn_of, workers_keep_one_each};
+use super::pool::{UsedUp, gives_nothing, used_up};
+use super::queue::{
+    connections_of, is_full, needs_what_is_scarce, queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
+};
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::evidence_type;
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
@@ -17,6 +21,8 @@ const KERNEL_SHARE: f64 = 0.60;
 const OPENING_SHARE: f64 = 0.5;
 /// From this share of the requests on, a connection is opened for each, or for every second one.
 const CONNECTING_SHARE: f64 = 0.4;
+/// From this share of the time that requests wait for connections on, nobody answers them.
+const UNANSWERED_SHARE: f64 = 0.5;
 /// A reply that takes no longer than connecting did, by this factor, took the round trip that each question needs.
 const ROUND_TRIPS: f64 = 1.5;
 /// From this share of a process' CPU time on that is for no request, it computes in the background.
@@ -73,6 +79,8 @@ pub enum Spent {
     Connect,
     /// For what is asked on a new connection before the request that it was opened for.
     Setup,
+    /// In the accept queue of a process that has hardly a descriptor left.
+    Descriptors,
     /// In the accept queue, and no thread was seen that would take it from there.
     NotAccepted,
     /// For the rest of a request, while its client waits for the service: neither goes on.
@@ -112,6 +120,7 @@ impl Spent {
             Spent::Stopped => "process-stopped",
             Spent::Setup => "connection-per-request",
             Spent::NotAccepted => "accept-queue-overflow",
+            Spent::Descriptors => "fd-limit",
             Spent::Work
             | Spent::Flow
             | Spent::Unseen
@@ -148,6 +157,7 @@ impl Spent {
             Spent::Stopped => "process stopped",
             Spent::Connect => "connecting",
             Spent::Setup => "opening connections",
+            Spent::Descriptors => "waiting for a descriptor",
             Spent::NotAccepted => "in the accept queue",
             Spent::Mutual => "each side waiting for the other",
             Spent::Network => "on the way on this host",
@@ -176,6 +186,8 @@ pub struct Context<'c> {
     opens: bool,
     /// Mean time of connecting to a server, if most requests do.
     connect_ns: Option<f64>,
+    /// What the process of a service that answers nothing has none of left.
+    used_up: Option<UsedUp<'c>>,
     /// Each worker of the service keeps a connection, and accepts the next one when that closes.
     one_each: bool,
 }
@@ -218,6 +230,7 @@ impl<'c> Context<'c> {
             serial: is_serial(service, fact.outstanding),
             opens: opens(fact) && !shakes_hands(fact, code),
             connect_ns: connect_ns(service),
+            used_up: used_up(service, capture),
             one_each: service.waited && workers_keep_one_each(service, services, capture).is_some(),
             observed_ns: capture.window_ns as f64,
         }
@@ -230,7 +243,7 @@ impl<'c> Context<'c> {
 
     /// What this part was spent on.
     pub fn spent(&self, part: &PartFact<'_>) -> Spent {
-        if part.rec.setup && self.opens && self.may_claim(Spent::Setup, part) {
+        if self.opens && is_opening(part.rec) && self.may_claim(Spent::Setup, part) {
             return Spent::Setup;
         }
         match self.spent_on(part) {
@@ -252,6 +265,16 @@ impl<'c> Context<'c> {
         let Some(leaf) = hops.last() else { return Spent::Unseen };
         if let Some(spent) = self.waited(part, leaf) {
             return spent;
+        }
+        if leaf.kind == HopKind::OtherRequest && gives_nothing(self.service, self.capture) {
+            return match self.used_up {
+                Some(UsedUp::Threads { .. }) => Spent::Workers,
+                Some(UsedUp::Connections { .. }) => Spent::Turn,
+                None => Spent::Other,
+            };
+        }
+        if is_full(part.rec) {
+            return self.full(leaf);
         }
         if hops.windows(2).any(|pair| pair[0].kind == HopKind::Client && pair[1].kind == HopKind::Reply) {
             return Spent::Mutual;
@@ -275,7 +298,7 @@ impl<'c> Context<'c> {
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
-            HopKind::Connect if self.connect_ns.is_some() => Spent::Setup,
+            HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             HopKind::Disk if is_log(leaf) => Spent::Log,
             HopKind::Disk if self.reads_back(leaf, part.rec.ns) => Spent::Memory,
@@ -298,6 +321,7 @@ impl<'c> Context<'c> {
         let locked = is_locked(part);
         match leaf.kind {
             _ if !self.service.waited => None,
+            _ if part.rec.hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) => None,
             HopKind::Unseen => Some(Spent::Unseen),
             HopKind::Lock | HopKind::Timer | HopKind::Client if locked => Some(Spent::Lock),
             HopKind::Reply | HopKind::Idle | HopKind::Unread | HopKind::AcceptQueue if asked => Some(Spent::Downstream),
@@ -325,11 +349,26 @@ impl<'c> Context<'c> {
         all > 0.0 && own > 2.0 * all + super::FLOOR_NS
     }
 
+    /// Most of the time in which a process opens connections, it waits for some that nobody answers.
+    fn is_unanswered(&self, pid: u32) -> bool {
+        let each_ns = self.connect_ns.unwrap_or(0.0);
+        Unanswered::of(self.capture, pid).is_some_and(|of| of.ns >= UNANSWERED_SHARE * each_ns * self.requests)
+    }
+
+    /// A process that has time, and accepts no further connection until it has closed one.
+    fn full(&self, leaf: &Hop) -> Spent {
+        if short_of_descriptors(self.capture, leaf.pid).is_some() {
+            return Spent::Descriptors;
+        }
+        let held = connections_of(self.capture, self.service.address.port());
+        if held.contains_key(&leaf.pid) { Spent::Turn } else { Spent::NotAccepted }
+    }
+
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
     fn waiting(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
         let queued = is_queued(part);
-        let at_a_time =
-            queue_of(self.services, &part.rec.hops).map_or(self.service.workers, |(_, at_a_time)| at_a_time);
+        let at_a_time = queue_of(self.services, &part.rec.hops, self.capture)
+            .map_or(self.service.workers, |(_, at_a_time)| at_a_time);
         let behind_others = if at_a_time <= 1 { Spent::Serial } else { Spent::Workers };
         match leaf.kind {
             HopKind::Timer if queued => behind_others,
@@ -337,8 +376,11 @@ impl<'c> Context<'c> {
             HopKind::Reply if queued && at_a_time > 1 => behind_others,
             HopKind::Timer | HopKind::Worker | HopKind::Kernel if self.serial => Spent::Serial,
             HopKind::Timer => Spent::Timer,
+            HopKind::Network if asks_in_turn(&part.rec.hops) => behind_others,
             HopKind::OtherRequest if queued => behind_others,
             HopKind::OtherRequest if self.serial && self.has_work_of_its_own() => Spent::Serial,
+            // Somebody brings what was asked for, such as the worker behind a queue, for one request at a time.
+            HopKind::OtherRequest if self.serial && asks(&part.rec.hops) => Spent::Serial,
             HopKind::OtherRequest => Spent::Work,
             HopKind::AcceptQueue => Spent::NotAccepted,
             HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
@@ -391,7 +433,8 @@ impl<'c> Context<'c> {
         if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
             Spent::Memory
         } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE {
-            Spent::PageFaults
+            // A fault that reads a page back costs its CPU time because there was no room for the page.
+            if self.code.reads_back_in_faults(leaf.pid) { Spent::Memory } else { Spent::PageFaults }
         } else if self.code.kernel_share(leaf.pid).is_some_and(|share| share >= KERNEL_SHARE) {
             Spent::CpuKernel
         } else {
@@ -475,10 +518,32 @@ impl<'c> Context<'c> {
 
 /// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
 fn opens(fact: &ServiceFact<'_>) -> bool {
-    let setup = || fact.parts.iter().filter(|part| part.rec.setup);
-    let ns: f64 = setup().map(|part| part.ns).sum();
-    let all: f64 = fact.parts.iter().map(|part| part.ns).sum();
-    ns >= OPENING_SHARE * all && ratio(ns, fact.requests) >= super::FLOOR_NS
+    let ns: f64 = fact.parts.iter().filter(|part| is_opening(part.rec)).map(|part| part.ns).sum();
+    ns >= OPENING_SHARE * fact.time_ns && ratio(ns, fact.requests) >= super::FLOOR_NS
+}
+
+/// It comes before the request that a connection was opened for. What was not seen tells nothing of that, who waits to be accepted until
+/// another one is served, or until a limit allows it, would wait for a connection that is kept, too, and a name server answers late by itself.
+fn is_opening(part: &PathPart) -> bool {
+    let Some(leaf) = part.hops.last() else { return false };
+    let accepts = part.hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue);
+    match leaf.kind {
+        HopKind::Unseen | HopKind::NameServer => false,
+        HopKind::Client | HopKind::Idle if accepts => false,
+        _ => part.setup,
+    }
+}
+
+/// Another server is asked on the way.
+fn asks(hops: &[Hop]) -> bool {
+    hops.iter().any(|hop| hop.kind == HopKind::Reply)
+}
+
+/// Its worker accepts the next connection when it has served one, and waits for a server that answers at once and is far away: others could
+/// ask it meanwhile.
+fn asks_in_turn(hops: &[Hop]) -> bool {
+    let far = matches!(hops, [.., asks, _] if asks.kind == HopKind::Reply);
+    far && hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue)
 }
 
 /// What opens connections is a TLS handshake, whose computing is a cause of its own.

@@ -1,0 +1,51 @@
+//! Connections that a process of the subject wanted to open and that nobody answered: neither accepted nor refused.
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use parshall_evidence::{Capture, FlowRecord};
+
+use crate::judge::ledger::flow_rules::serves;
+use crate::stats::ratio;
+
+/// Whoever gave up sooner may have had reasons of its own, and the answer may still have been on the way.
+const GIVEN_UP_NS: u64 = 100_000_000;
+/// Fewer are an anecdote.
+const COUNT_MIN: u64 = 3;
+/// TCP state numbers.
+const SYN_SENT: u8 = 2;
+const CLOSE: u8 = 7;
+
+/// The connections to one server.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Unanswered {
+    /// The server.
+    pub to: SocketAddr,
+    /// Their number.
+    pub count: u64,
+    /// For how long a process waited for them, in sum.
+    pub ns: f64,
+}
+
+impl Unanswered {
+    /// Those of a process to the server for which it waited longest.
+    pub fn of(capture: &Capture, pid: u32) -> Option<Unanswered> {
+        let mut all: BTreeMap<SocketAddr, (u64, f64)> = BTreeMap::new();
+        for flow in capture.flows.iter().filter(|flow| flow.pid == pid && is_unanswered(flow)) {
+            let sums = all.entry(flow.remote).or_default();
+            (sums.0, sums.1) = (sums.0 + 1, sums.1 + flow.wall_ns() as f64);
+        }
+        let found = all.into_iter().map(|(to, (count, ns))| Unanswered { to, count, ns });
+        found.filter(|of| of.count >= COUNT_MIN).max_by(|a, b| a.ns.total_cmp(&b.ns))
+    }
+
+    /// How long it waited for each of them, nanoseconds.
+    pub fn each_ns(&self) -> f64 {
+        ratio(self.ns, self.count as f64)
+    }
+}
+
+fn is_unanswered(flow: &FlowRecord) -> bool {
+    let opening = matches!(flow.last.state, SYN_SENT | CLOSE) && flow.last.segs_in == 0;
+    let asked = flow.last.bytes_received == 0 && flow.merged.is_none() && !serves(flow);
+    opening && asked && flow.wall_ns() >= GIVEN_UP_NS
+}
