@@ -196,7 +196,15 @@ impl<'c> Context<'c> {
 
     /// What this part was spent on.
     pub fn spent(&self, part: &PartFact<'_>) -> Spent {
-        if part.rec.setup && self.opens { Spent::Setup } else { self.spent_on(part) }
+        // What a new connection waits for that could be quick has a cause of its own; what it costs anyhow has not.
+        let has_cause = || {
+            let leaf = part.rec.hops.last().map(|leaf| leaf.kind);
+            let queued = part.rec.hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue);
+            // Nobody accepts it while those who could wait for others.
+            let waits = matches!(leaf, Some(HopKind::Client | HopKind::Network | HopKind::Reply));
+            matches!(leaf, Some(HopKind::NameServer | HopKind::Disk | HopKind::Timer)) || queued && waits
+        };
+        if part.rec.setup && self.opens && !has_cause() { Spent::Setup } else { self.spent_on(part) }
     }
 
     fn spent_on(&self, part: &PartFact<'_>) -> Spent {
