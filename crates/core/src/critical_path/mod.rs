@@ -15,7 +15,9 @@ mod limit;
 mod messages;
 mod overlap;
 mod pairing;
+mod parts;
 mod path;
+mod polls;
 mod reduce;
 mod requests;
 #[cfg(test)]
