@@ -13,6 +13,7 @@ mod index;
 mod latency;
 mod limit;
 mod messages;
+mod one_way;
 mod overlap;
 mod pairing;
 mod parts;

@@ -107,7 +107,7 @@ fn requests(seen: &Seen<'_>) -> Vec<Request> {
     match seen.protocol {
         Some(Protocol::Http2 | Protocol::Kafka) => return pairing::numbered(seen),
         Some(Protocol::Http1) => return serial(seen),
-        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis) => {
+        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis | Protocol::Mqtt) => {
             if let Some(requests) = pairing::in_order(seen) {
                 return requests;
             }
