@@ -3,9 +3,8 @@
 //! The account of a flow says that it waited for a window, a buffer or the retransmission timer. Here the settings of both sockets, the
 //! counters of their namespaces and the round trip times say why: each piece of lost time gets one more exact [`Blame`], or keeps
 //! the one it has. `window` is about buffers and windows, `path` about what lies between the hosts, `connect` about opening
-//! connections, `round_trips` about waiting for one answer after the other, `own_window` about windows of protocols above TCP.
+//! connections, `round_trips` about waiting for one answer after the other.
 mod connect;
-mod own_window;
 mod path;
 mod round_trips;
 mod window;
@@ -48,7 +47,7 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
     path::add_queued(facts, &mut parts);
     let setup = connect::add_setup(facts, &mut parts);
     let chatter = round_trips::add(facts, &mut parts);
-    own_window::add(facts, &mut parts);
+    window::add_own(facts, &mut parts);
     (parts, Network { refusals, setup, chatter })
 }
 
