@@ -181,6 +181,11 @@ pub struct CgroupCpu {
     pub throttled_ns: u64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// Connection-level events of the subject, over the whole window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounts {
@@ -190,6 +195,12 @@ pub struct NetCounts {
     pub resets_sent: u64,
     /// Resets received.
     pub resets_received: u64,
+    /// Of the resets sent, those on connections that the subject had opened itself, as far as it was seen to.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resets_by_opener: u64,
+    /// Of the resets received, those on connections that the subject had accepted: the opener sent them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resets_from_opener: u64,
     /// Connections opened.
     pub opened: u64,
     /// Connections closed.

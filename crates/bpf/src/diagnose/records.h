@@ -142,14 +142,17 @@ struct flow {
 	u32 head;         /* four bytes that the last receive took: the length of a message */
 	u8 has_head;
 	u8 unknown_calls; /* that were looked at within the slice; FRAMES_SEEN once one had a frame */
-	u8 pad[2];
+	u8 opener;        /* this end was seen to open the connection */
+	u8 pad;
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];
 };
 
 /* What happens to connections, in the order of struct net_value. */
-enum net_count { NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_N };
+enum net_count {
+	NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_RST_BY_OPENER, NET_RST_FROM_OPENER, NET_N
+};
 
 struct net_key {
 	u32 tgid;    /* 0: by the port */

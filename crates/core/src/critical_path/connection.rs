@@ -26,11 +26,18 @@ pub struct Request {
     pub cut: bool,
     /// Several requests are under way on its connection, and it is not known which reply is whose.
     pub overlaps: bool,
+    /// It asks for what is yet to come: see `polls`.
+    pub polls: bool,
 }
 
 /// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
 /// long as requests take (`observe::slice`).
 pub const CUT_WITHIN: u64 = 3;
+
+/// Redis: bytes of a reply that says that nothing came, `*-1` with the end of the line. A key that is not there is another one.
+const NOTHING_BYTES: u32 = 5;
+/// What is answered sooner was not waited for.
+const WAITED_NS: u64 = 20_000_000;
 
 /// One of several slices.
 #[derive(Debug, Clone, Copy)]
@@ -154,9 +161,18 @@ pub fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
         reply_tid: None,
         cut: false,
         overlaps: false,
+        polls: false,
     }
 }
 
 pub fn replied(request: Request, call: &SocketCall) -> Request {
-    Request { end_ns: call.since_ns.max(request.read_ns), reply_tid: Some(call.tid), ..request }
+    let end_ns = call.since_ns.max(request.read_ns);
+    let polls = request.polls || found_nothing(call, end_ns.saturating_sub(request.arrived_ns));
+    Request { end_ns, reply_tid: Some(call.tid), polls, ..request }
+}
+
+/// Whether the reply to a request of this length says that nothing came.
+fn found_nothing(reply: &SocketCall, waited_ns: u64) -> bool {
+    let nothing = reply.frame.is_some_and(|f| f.protocol == Protocol::Redis && f.kind == b'*');
+    nothing && reply.op == Op::Send && reply.bytes == NOTHING_BYTES && waited_ns >= WAITED_NS
 }

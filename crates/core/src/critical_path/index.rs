@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{FlowId, HopKind, Limit};
 
-use super::limit;
 use super::requests::{self, Request};
+use super::{limit, one_way, parts, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -57,6 +57,13 @@ pub struct Rest {
     pub last: SocketCall,
 }
 
+impl Rest {
+    /// How long it was awaited.
+    pub fn ns(&self) -> u64 {
+        self.last.since_ns.saturating_sub(self.before.at_ns)
+    }
+}
+
 /// What the client of a connection does while the service waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
@@ -90,6 +97,10 @@ pub struct Index<'a> {
     threads: HashMap<u32, usize>,
     /// By process, the connections that it opened, in the order of the first sends on them.
     first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
+    /// See [`parts::first_asked`].
+    first_asked: HashMap<FlowId, u64>,
+    /// See [`parts::timer_between`].
+    timer_between_ns: Option<u64>,
     /// By process, the thread that ended most of the time its threads slept in futex.
     usual_wakers: BTreeMap<u32, u32>,
     /// By process and address of a futex, the first threads that slept for it, two at most, with the begin of a sleep.
@@ -137,7 +148,9 @@ impl<'a> Index<'a> {
                 }
             }
         }
+        polls::settle(&mut found, timeline);
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
+        one_way::add(&mut found, &by_thread, timeline);
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
         let usual_wakers = timeline.usual_wakers.clone();
         let mut threads: HashMap<u32, usize> = HashMap::new();
@@ -151,6 +164,8 @@ impl<'a> Index<'a> {
             asking,
             threads,
             first_sends,
+            first_asked: parts::first_asked(timeline),
+            timer_between_ns: None,
             usual_wakers,
             sleepers: HashMap::new(),
             at_work: HashMap::new(),
@@ -164,6 +179,8 @@ impl<'a> Index<'a> {
         index.at_work = index.find_work();
         index.answers = index.find_answers();
         index.find_limits();
+        let rests = index.requests.values().flatten().filter_map(|request| index.rest_of(request));
+        index.timer_between_ns = parts::timer_between(rests.map(|rest| rest.ns()).collect());
         if timeline.left_out == 0 {
             index.usual_wakers = index.find_usual_wakers();
         }
@@ -389,6 +406,30 @@ impl<'a> Index<'a> {
             Some(call) if call.op == Op::Send && call.at_ns <= next.0 => (call.socket == next.1).then_some(next.1),
             _ => (next.0 - from <= GIVEN_NS).then_some(next.1),
         }
+    }
+
+    /// Until when a client's connection was being opened from `from` on, if it was: with a handshake, for which the other end took less than
+    /// half of the time, as far as that was observed.
+    pub fn opens_until(&self, id: FlowId, from: u64, to: u64) -> Option<u64> {
+        let until = self.first_asked.get(&id).map(|at| (*at).min(to)).filter(|until| *until > from)?;
+        let end = self.socket(id).and_then(|socket| socket.other_end);
+        let exchanges = end.map_or(&[][..], |end| self.exchanges(end));
+        let within = |r: &Request| r.end_ns.min(until).saturating_sub(r.arrived_ns.max(from));
+        let worked: u64 = exchanges.iter().map(within).sum();
+        (2 * worked < until - from).then_some(until)
+    }
+
+    /// Whether a timer of its client ended the wait between two parts of a request: that of a thread of the client, if it was observed.
+    pub fn is_timer_between(&self, rest: &Rest, client: Option<u32>) -> bool {
+        let Some(tid) = client else {
+            return self.timer_between_ns.is_some_and(|timer| parts::is_alike(rest.ns(), timer));
+        };
+        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+        let last = offs[..offs.partition_point(|off| off.begin_ns < rest.last.since_ns)].last();
+        last.inspect(|off| self.note(off)).is_some_and(|off| {
+            let slept = off.wake_ns.min(rest.last.since_ns).saturating_sub(off.begin_ns.max(rest.before.at_ns));
+            off.waker == Waker::HardIrq && slept as f64 >= WAITS_SHARE * rest.ns() as f64
+        })
     }
 
     /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.

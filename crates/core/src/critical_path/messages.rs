@@ -61,6 +61,14 @@ const LENGTH_BYTES: u32 = 4;
 /// Commands of MySQL that have no reply.
 const MYSQL_QUIT: u8 = 1;
 const MYSQL_UNANSWERED: [u8; 2] = [0x18, 0x19];
+/// MQTT: a message; CONNECT, PUBREL, SUBSCRIBE and UNSUBSCRIBE, which are answered as well; and the answers: CONNACK, PUBACK, PUBREC, PUBCOMP,
+/// SUBACK and UNSUBACK.
+const MQTT_PUBLISH: u8 = 3;
+const MQTT_QUALITY: u8 = 6;
+const MQTT_ASKS: [u8; 4] = [1, 6, 8, 10];
+const MQTT_ANSWERS: [u8; 6] = [2, 4, 5, 7, 9, 11];
+/// The longest header of a message that is read byte by byte.
+const MQTT_HEADER_MAX: u32 = 4;
 
 /// What the calls on a connection are. `asks` is the operation by which requests move: to receive for the one who serves. Of a message
 /// that a slice cut, the rest is not known.
@@ -136,6 +144,8 @@ fn has_direction(frame: &Frame, asks: bool) -> bool {
         Protocol::Postgres => b"RSKZTDC123IntENAGHWsVvdc".contains(&frame.kind),
         Protocol::Redis => !asks || frame.kind == b'*',
         Protocol::WebSocket => (frame.flags == 1) == asks,
+        Protocol::Mqtt if asks => ![2, 9, 11, 13].contains(&frame.kind),
+        Protocol::Mqtt => ![1, 8, 10, 12].contains(&frame.kind),
         Protocol::Tls | Protocol::Mysql | Protocol::Kafka | Protocol::Dns => true,
     }
 }
@@ -167,7 +177,7 @@ impl Reader {
         }
         let direction = usize::from(call.op == self.asks);
         let (frame, before) = match call.frame {
-            Some(frame) => (Some(frame), if took_length(&frame, call) { LENGTH_BYTES } else { 0 }),
+            Some(frame) => (Some(frame), taken_before(&frame, call)),
             None => (behind_length(calls, n), 0),
         };
         let frame = frame.filter(|frame| frame.protocol == protocol);
@@ -228,6 +238,12 @@ impl Reader {
                 }
             }
             Protocol::Redis => control(frame.kind == b'>'),
+            // What is owed no answer is none, a message of lower quality included, and so is what a client answers.
+            Protocol::Mqtt => match (frame.kind, asks) {
+                (MQTT_PUBLISH, true) => control(frame.flags & MQTT_QUALITY == 0),
+                (kind, true) => control(!MQTT_ASKS.contains(&kind)),
+                (kind, false) => control(!MQTT_ANSWERS.contains(&kind)),
+            },
             Protocol::WebSocket if frame.kind >= 8 => Part::Control,
             Protocol::WebSocket | Protocol::Dns => Part::Data,
         }
@@ -292,17 +308,40 @@ fn run(calls: &[SocketCall], n: usize) -> impl Iterator<Item = &SocketCall> {
     calls[n..].iter().take_while(move |call| call.op == op)
 }
 
-/// The call was made by a reader that had taken the length of the message before.
-fn took_length(frame: &Frame, call: &SocketCall) -> bool {
-    matches!(frame.protocol, Protocol::Kafka | Protocol::Mysql)
-        && call.op == Op::Receive
-        && frame.length == call.bytes.saturating_add(LENGTH_BYTES)
+/// Bytes of the message that its reader had taken before this call: its length, or its header byte by byte.
+fn taken_before(frame: &Frame, call: &SocketCall) -> u32 {
+    let before = frame.length.saturating_sub(call.bytes);
+    let may_be = match frame.protocol {
+        Protocol::Kafka | Protocol::Mysql => before == LENGTH_BYTES,
+        Protocol::Mqtt => before <= MQTT_HEADER_MAX,
+        _ => false,
+    };
+    if may_be && call.op == Op::Receive { before } else { 0 }
 }
 
-/// The message whose length the `n`-th call has taken, and nothing else of it.
+/// The call with which the message begins whose head is known with the `n`-th.
+pub fn begin_of(calls: &[SocketCall], n: usize) -> usize {
+    let mut before = calls[n].frame.map_or(0, |frame| taken_before(&frame, &calls[n]));
+    let mut begin = n;
+    while before > 0 && begin > 0 && calls[begin - 1].op == Op::Receive && calls[begin - 1].bytes <= before {
+        begin -= 1;
+        before -= calls[begin].bytes;
+    }
+    begin
+}
+
+/// The message of which the `n`-th call has taken the length, or the first byte of the header, and nothing else.
 fn behind_length(calls: &[SocketCall], n: usize) -> Option<Frame> {
-    let next = run(calls, n).nth(1).filter(|_| calls[n].op == Op::Receive && calls[n].bytes == LENGTH_BYTES)?;
-    next.frame.filter(|frame| took_length(frame, next))
+    let first = calls.get(n).filter(|call| call.op == Op::Receive && matches!(call.bytes, 1 | LENGTH_BYTES))?;
+    let mut taken = first.bytes;
+    let ahead = if taken == 1 { MQTT_HEADER_MAX as usize } else { 1 };
+    for next in run(calls, n).skip(1).take(ahead) {
+        if let Some(frame) = next.frame {
+            return (taken_before(&frame, next) == taken).then_some(frame);
+        }
+        taken = taken.saturating_add(next.bytes);
+    }
+    None
 }
 
 #[cfg(test)]
@@ -509,6 +548,45 @@ mod tests {
         let my = |kind, length, number| frame(Protocol::Mysql, kind, length, number);
         let session = [(R, 4, None), (R, 9, my(3, 13, 0)), (S, 90, my(1, 5, 1)), (R, 4, None), (R, 1, my(1, 5, 0))];
         assert_eq!(parts(&session), [Head, Rest, Head, Control, Control]);
+    }
+
+    #[test]
+    fn pings_and_pushes_of_a_broker_are_no_requests() {
+        let mqtt = |kind, flags, length| frame(Protocol::Mqtt, kind, length, 0).map(|frame| Frame { flags, ..frame });
+        // As mosquitto reads: the header byte by byte.
+        let session = [
+            (R, 1, None),
+            (R, 1, None),
+            (R, 30, mqtt(1, 0, 32)),
+            (S, 4, mqtt(2, 0, 4)),
+            // PINGREQ is complete with its second byte.
+            (R, 1, None),
+            (R, 1, mqtt(12, 0, 2)),
+            (S, 2, mqtt(13, 0, 2)),
+            // The broker passes a message on, which is acknowledged.
+            (S, 35, mqtt(3, 2, 35)),
+            (R, 1, None),
+            (R, 1, None),
+            (R, 2, mqtt(4, 0, 4)),
+            // A message that is owed no answer, and one that is.
+            (R, 1, None),
+            (R, 1, None),
+            (R, 40, mqtt(3, 0, 42)),
+            (R, 1, None),
+            (R, 1, None),
+            (R, 40, mqtt(3, 2, 42)),
+            (S, 4, mqtt(4, 0, 4)),
+        ];
+        let expected = [
+            [Head, Rest, Rest, Head, Control, Control, Control, Control].as_slice(),
+            &[Control; 6],
+            &[Head, Rest, Rest, Head],
+        ];
+        assert_eq!(parts(&session), expected.concat());
+        let found = messages(&calls(&session), R, &[]);
+        assert_eq!(found.protocol, Some(Protocol::Mqtt));
+        // A client does not acknowledge a connection.
+        assert_eq!(messages(&calls(&[(R, 4, mqtt(2, 0, 4)), (S, 4, mqtt(2, 0, 4))]), R, &[]).protocol, None);
     }
 
     #[test]

@@ -13,9 +13,12 @@ mod index;
 mod latency;
 mod limit;
 mod messages;
+mod one_way;
 mod overlap;
 mod pairing;
+mod parts;
 mod path;
+mod polls;
 mod reduce;
 mod requests;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use parshall_evidence::timeline::{Op, Protocol, SocketCall};
 use super::connection::{Request, Seen, under_way};
 use super::messages::Part;
 use super::overlap::Move;
+use super::polls;
 
 /// [`Protocol::Http2`]: the kind of what a client begins a connection with.
 const PREFACE: u8 = 255;
@@ -28,7 +29,7 @@ pub fn numbered(seen: &Seen<'_>) -> Vec<Request> {
     for (n, call) in seen.calls.iter().enumerate().filter(|(_, call)| call.op != Op::Accept) {
         let asks = seen.asks(call);
         match seen.parts[n] {
-            Part::Numbered { stream, begins } if asks => pairs.ask(stream, begins, call),
+            Part::Numbered { stream, begins } if asks => pairs.ask(stream, begins, n),
             Part::Numbered { stream, begins } => requests.extend(pairs.reply(stream, begins, call)),
             _ => {}
         }
@@ -66,7 +67,8 @@ impl Numbered<'_> {
         self.seen.protocol == Some(Protocol::Http2)
     }
 
-    fn ask(&mut self, stream: u32, begins: bool, call: &SocketCall) {
+    fn ask(&mut self, stream: u32, begins: bool, n: usize) {
+        let call = &self.seen.calls[n];
         // A client has odd numbers, and what has an older one are the trailers of a request.
         if !begins
             || self.streams_rise() && (stream.is_multiple_of(2) || self.newest.is_some_and(|newest| stream <= newest))
@@ -74,7 +76,8 @@ impl Numbered<'_> {
             return;
         }
         let begin = self.seen.slice.begin;
-        let request = Request { cut: call.since_ns < begin, ..self.seen.view.begun(self.seen.id, call, begin) };
+        let begun = self.seen.view.begun(self.seen.id, call, begin);
+        let request = Request { cut: call.since_ns < begin, polls: polls::asks(self.seen.calls, n), ..begun };
         self.open.insert(stream, (request, call.at_ns));
         self.newest = Some(stream);
     }

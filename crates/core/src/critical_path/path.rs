@@ -97,6 +97,8 @@ impl<'a> Paths<'a> {
                     Some(peer) if !peer.process.is_empty() => format!("{} ({} {})", s.remote, peer.process, peer.pid),
                     _ => s.remote.to_string(),
                 },
+                // Whom a datagram goes to that is sent with its address is not seen.
+                _ if s.remote.port() == 0 => String::new(),
                 _ => s.remote.to_string(),
             }),
             Target::File(fd) => {

@@ -14,7 +14,7 @@ use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
 pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Messages, Part};
-use super::{overlap, pairing};
+use super::{overlap, pairing, polls};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -107,7 +107,7 @@ fn requests(seen: &Seen<'_>) -> Vec<Request> {
     match seen.protocol {
         Some(Protocol::Http2 | Protocol::Kafka) => return pairing::numbered(seen),
         Some(Protocol::Http1) => return serial(seen),
-        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis) => {
+        Some(Protocol::Postgres | Protocol::Mysql | Protocol::Redis | Protocol::Mqtt) => {
             if let Some(requests) = pairing::in_order(seen) {
                 return requests;
             }
@@ -158,6 +158,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
             Op::Receive if open.is_none() => {
                 let mut request = begun(id, call, begin);
                 request.cut = seen.slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
+                request.polls = polls::asks(seen.calls, n);
                 if let Some((established_ns, at_ns, tid)) = accepted.take() {
                     // What arrives with the end of the handshake waits for accept() too.
                     request.arrived_ns = request.arrived_ns.max(established_ns.max(begin));

@@ -44,10 +44,38 @@ fn largest(service: &Service) -> (Vec<HopKind>, String) {
 
 #[test]
 fn a_client_that_waits_for_the_service_meanwhile_is_asked() {
-    let (kinds, process) = largest(&asleep(half_sent(), EPOLL, Waker::HardIrq));
+    let (kinds, process) = largest(&asleep(half_sent(), EPOLL, Waker::SoftIrq));
     assert_eq!((kinds, process.as_str()), (vec![HopKind::Client, HopKind::Reply], "p200"));
     let recv = OffCpu { syscall: RECV, fd: FdKind::Tcp, target: 2, ..off(201, 9 * MS + 100, 1_008 * MS, 1_008 * MS) };
     assert_eq!(largest(&first(&half_sent().off(recv))).0, [HopKind::Client, HopKind::Reply]);
+}
+
+#[test]
+fn a_timer_of_the_client_ends_its_wait_for_the_service() {
+    let (kinds, process) = largest(&asleep(half_sent(), EPOLL, Waker::HardIrq));
+    assert_eq!((kinds, process.as_str()), (vec![HopKind::Client, HopKind::Timer], "p200"));
+}
+
+/// Uploads over connections of their own, the rests of which come after this many ms. Their clients were not observed.
+fn uploads(rests: [u64; 3]) -> Service {
+    let mut script = Script::new();
+    for (n, rest) in (0..).zip(rests) {
+        let (socket, begin) = (10 + n, (10 + 300 * n) * MS);
+        script = script
+            .socket(socket, served_socket(7000), 101 + n as u32)
+            .receives(101 + n as u32, socket, begin, begin)
+            .receives(101 + n as u32, socket, begin + rest * MS, begin + rest * MS + 1_000)
+            .sends(101 + n as u32, socket, begin + rest * MS + MS);
+    }
+    script.timeline.slices = vec![(0, END)];
+    first(&script)
+}
+
+#[test]
+fn rests_that_come_after_the_same_time_were_held_by_a_timer() {
+    let of = |rests| largest(&uploads(rests)).0;
+    assert_eq!(of([1_000, 1_001, 1_002]), [HopKind::Client, HopKind::Timer]);
+    assert_eq!(of([800, 1_001, 1_250]), [HopKind::Client, HopKind::Unseen], "as the network or the client has it");
 }
 
 #[test]
@@ -74,7 +102,7 @@ fn an_event_loop_that_serves_others_meanwhile_waits_for_the_rest_too() {
         script = script.sleeps(101, (at - 9) * MS, at * MS, EPOLL, Waker::SoftIrq);
         script = script.receives(101, 3, at * MS, at * MS).sends(101, 3, at * MS + 1_000);
     }
-    let service = asleep(script, EPOLL, Waker::HardIrq);
+    let service = asleep(script, EPOLL, Waker::SoftIrq);
     assert_eq!(largest(&service).0, [HopKind::Client, HopKind::Reply]);
     assert!(service.path[0].ns >= 990 * MS, "{service:?}");
 }

@@ -204,6 +204,7 @@ fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
                 reply_tid: None,
                 cut: false,
                 overlaps: false,
+                polls: false,
             });
         }
     }

@@ -152,6 +152,7 @@ mod tests {
             reply_tid: Some(7),
             cut: false,
             overlaps: false,
+            polls: false,
         }
     }
 

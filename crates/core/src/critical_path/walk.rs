@@ -6,10 +6,10 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::{Client, Index, NAMES_PORT};
+use super::index::{Client, Index, NAMES_PORT, Rest};
 use super::requests::Request;
 use crate::wait::Wait;
-use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -187,6 +187,9 @@ impl<'a> Walk<'a> {
             from = made;
         }
         self.within(Step::new(reader, HopKind::Unread), |w| w.thread(reader, from, read, Task::Unread { socket }));
+        if request.polls {
+            return self.emit(Step::new(reader, HopKind::OtherRequest), hi.saturating_sub(read));
+        }
         let turn_end = self.index.turn_end(reader, request.read_ns);
         let task = Task::Request { socket, reader, turn_end };
         match (
@@ -195,7 +198,7 @@ impl<'a> Walk<'a> {
         ) {
             (Some(tid), Some(rest)) => {
                 self.thread(reader, read, rest.before.at_ns, task);
-                self.rest(rest.before, rest.last);
+                self.rest(&rest);
                 let (reader, turn_end) = (rest.last.tid, self.index.turn_end(rest.last.tid, rest.last.at_ns));
                 self.thread(tid, rest.last.at_ns, hi, Task::Request { socket, reader, turn_end });
             }
@@ -205,12 +208,22 @@ impl<'a> Walk<'a> {
     }
 
     /// The time between two parts of a request: the client's, unless its own thread waits for the service meanwhile.
-    fn rest(&mut self, before: SocketCall, last: SocketCall) {
+    fn rest(&mut self, rest: &Rest) {
+        let Rest { before, last } = *rest;
         let socket = before.socket;
         let from = before.at_ns;
         let arrived = last.since_ns.clamp(from, last.at_ns);
         let step = Step::new(before.tid, HopKind::Client);
-        match self.index.client_of(socket, (from, arrived)) {
+        let client = self.index.client_of(socket, (from, arrived));
+        let waits = match client {
+            Client::Waits { tid, .. } => Some(tid),
+            Client::Works | Client::Unseen => None,
+        };
+        let timer = client != Client::Works && self.index.is_timer_between(rest, waits);
+        match client {
+            Client::Waits { .. } | Client::Unseen if timer => {
+                self.within(step, |w| w.emit(Step::new(waits.unwrap_or(0), HopKind::Timer), arrived - from));
+            }
             Client::Works => self.emit(step.to(Target::Remote(socket)), arrived - from),
             Client::Waits { tid, socket } => {
                 let waits = Step::new(tid, HopKind::Reply).to(Target::Remote(socket));
@@ -731,6 +744,10 @@ impl<'a> Walk<'a> {
 
     /// A wait for the reply to what was sent on a socket, between `lo` and `hi`.
     fn reply(&mut self, step: Step, id: FlowId, lo: u64, hi: u64) {
+        if let Some(until) = self.index.opens_until(id, lo, hi) {
+            self.emit(Step { kind: HopKind::Connect, ..step }.to(Target::Remote(id)), until - lo);
+            return self.reply(step, id, until, hi);
+        }
         let socket = self.index.socket(id);
         let kind = if socket.is_some_and(|s| s.udp && s.remote.port() == NAMES_PORT) {
             HopKind::NameServer

@@ -27,6 +27,10 @@ pub struct Owned {
     pub closed: u64,
     /// Connections accepted at the port, whoever has them now.
     pub accepted: u64,
+    /// Resets sent on connections that the process had opened.
+    pub resets_by_opener: u64,
+    /// Resets received on connections that it had accepted.
+    pub resets_from_opener: u64,
 }
 
 /// Whose the listeners at ports are, by network namespace and port. Of a connection that nobody has read from yet, nothing else
@@ -74,6 +78,8 @@ pub fn of_subject(owned: impl IntoIterator<Item = Owned>, is_subject: impl Fn(&O
         net.retransmits = net.retransmits.saturating_add(one.retransmits);
         net.resets_sent = net.resets_sent.saturating_add(one.resets_sent);
         net.resets_received = net.resets_received.saturating_add(one.resets_received);
+        net.resets_by_opener = net.resets_by_opener.saturating_add(one.resets_by_opener);
+        net.resets_from_opener = net.resets_from_opener.saturating_add(one.resets_from_opener);
         net.opened = net.opened.saturating_add(one.opened);
         net.closed = net.closed.saturating_add(one.closed);
         if one.accepted > 0 {

@@ -598,6 +598,8 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
         opened: value.opened - before.opened,
         closed: value.closed - before.closed,
         accepted: value.accepted - before.accepted,
+        resets_by_opener: value.resets_by_opener - before.resets_by_opener,
+        resets_from_opener: value.resets_from_opener - before.resets_from_opener,
     }
 }
 

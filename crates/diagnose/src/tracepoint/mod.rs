@@ -307,8 +307,7 @@ impl Window<'_> {
                 resets_received: counters.resets_received - self.counters0.resets_received,
                 opened,
                 closed,
-                delack_timers: 0,
-                accepted: Vec::new(),
+                ..NetCounts::default()
             },
             cost: Cost {
                 kernel_cpu_ns: self.meter.kernel_ns,

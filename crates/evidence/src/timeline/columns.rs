@@ -279,6 +279,7 @@ fn protocol_letter(protocol: Option<Protocol>) -> char {
         Some(Protocol::Kafka) => 'k',
         Some(Protocol::Dns) => 'd',
         Some(Protocol::WebSocket) => 'w',
+        Some(Protocol::Mqtt) => 'q',
     }
 }
 

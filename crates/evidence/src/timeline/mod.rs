@@ -115,11 +115,13 @@ pub enum Protocol {
     Dns,
     /// WebSocket: `kind` is the opcode, `flags` 1 where the data are masked, as those of clients are.
     WebSocket,
+    /// MQTT: `kind` is the type of the message, `flags` the lower half of its first byte, which has the quality of service of a PUBLISH.
+    Mqtt,
 }
 
 impl Protocol {
     /// All of them, in the order of their numbers in records and in columns.
-    pub const ALL: [Protocol; 9] = [
+    pub const ALL: [Protocol; 10] = [
         Protocol::Tls,
         Protocol::Http1,
         Protocol::Http2,
@@ -129,6 +131,7 @@ impl Protocol {
         Protocol::Kafka,
         Protocol::Dns,
         Protocol::WebSocket,
+        Protocol::Mqtt,
     ];
 }
 

@@ -13,7 +13,7 @@
 /* parshall_evidence::timeline::Protocol, which has the meaning of the fields, in the order of its variants. */
 enum frame_protocol {
 	FRAME_NONE, FRAME_TLS, FRAME_HTTP1, FRAME_HTTP2, FRAME_POSTGRES, FRAME_MYSQL, FRAME_REDIS, FRAME_KAFKA, FRAME_DNS,
-	FRAME_WEBSOCKET
+	FRAME_WEBSOCKET, FRAME_MQTT
 };
 
 /* The first bytes of a call, followed by zeros. */
@@ -237,6 +237,49 @@ static __always_inline bool frame_websocket(struct frame_bytes *in, struct frame
 	return true;
 }
 
+/* Bytes of the fixed header of MQTT, of which the first `n` bytes of `in` are known: 0 if it is none or not complete. */
+static __always_inline u32 mqtt_header(struct frame_bytes *in, u32 *length)
+{
+	u8 type = in->b[0] >> 4, flags = in->b[0] & 15;
+
+	/* Version 3.1.1, section 2.2: flags are those of a PUBLISH, or have one value for each type. */
+	if (in->n < 2 || !type || type == 15 || (type == 3 ? (flags & 6) == 6 : flags != (type == 6 || type == 8 || type == 10 ? 2 : 0)))
+		return 0;
+	*length = in->b[1] & 127;
+	if (!(in->b[1] & 128))
+		return 2;
+	*length |= (u32)(in->b[2] & 127) << 7;
+	if (in->n >= 3 && !(in->b[2] & 128))
+		return 3;
+	*length |= (u32)(in->b[3] & 127) << 14;
+	return in->n >= 4 && !(in->b[3] & 128) ? 4 : 0;
+}
+
+/* A message that fills its call. Where its header was read before, only that is known of it. */
+static __always_inline bool frame_mqtt(struct frame_bytes *in, struct frame *out)
+{
+	u32 rest = 0, header = mqtt_header(in, &rest), type = in->b[0] >> 4, text;
+
+	if (!header || in->total != header + rest)
+		return false;
+	/* Types by the least that follows: a number, an answer, the name of the protocol; and those that are a header only. */
+	if (type == 12 || type == 13 ? rest != 0 : type != 14 && rest < (type == 1 ? 10 : type == 8 || type == 10 ? 5 : 2))
+		return false;
+	if (header == 2 && in->n >= 6) {
+		if (type == 1 && (in->b[4] != 'M' || in->b[5] != 'Q'))
+			return false;
+		/* The name of a topic, behind the number of a subscription. */
+		text = type == 3 ? BE16(2) : BE16(4);
+		if ((type == 3 || type == 8 || type == 10) && (!text || text + (type == 3 ? 2 : 4) > rest))
+			return false;
+	}
+	out->protocol = FRAME_MQTT;
+	out->type = type;
+	out->flags = in->b[0] & 15;
+	out->length = header + rest;
+	return true;
+}
+
 /* Of a connection. `out` is zero before. The surer a form is, the earlier it is tried. */
 ONCE int read_frame(struct frame_bytes *in, struct frame *out)
 {
@@ -247,7 +290,7 @@ ONCE int read_frame(struct frame_bytes *in, struct frame *out)
 	out->type = 0;
 	if (frame_redis(in, out) || frame_postgres(in, out) || frame_kafka(in, out) || frame_mysql(in, out) || frame_http2(in, out))
 		return 1;
-	return frame_websocket(in, out);
+	return frame_mqtt(in, out) || frame_websocket(in, out);
 }
 
 /* Of a datagram: a message of DNS with one question. */

@@ -158,6 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn messages_of_mqtt() {
+        let publish = b"\x30\x09\0\x05plant21";
+        assert_eq!(of(publish), Some((Protocol::Mqtt, 3, 11, 0)));
+        assert_eq!(read(b"\x32\x0b\0\x05plant\0\x0121", 13).flags, 2, "quality of service 1");
+        assert_eq!(frame(&publish[..2], 11, true), Some((Protocol::Mqtt, 3, 11, 0)), "its header alone");
+        assert_eq!(of(b"\x30\x09\0\x0cplant21"), None, "a topic that is longer than the message");
+        assert_eq!(of(b"\x10\x0c\0\x04MQTT\x04\x02\0\x1e\0\0"), Some((Protocol::Mqtt, 1, 14, 0)));
+        assert_eq!(of(&[0xc0, 0]), Some((Protocol::Mqtt, 12, 2, 0)), "a ping");
+        assert_eq!(of(&[0x40, 2, 0, 1]), Some((Protocol::Mqtt, 4, 4, 0)), "its acknowledgement");
+        assert!(of(&[0x41, 2, 0, 1]).is_none_or(|found| found.0 != Protocol::Mqtt), "flags that it has not");
+        assert_eq!(frame(&[0x30, 0x80, 0x01, 0, 5], 131, true), Some((Protocol::Mqtt, 3, 131, 0)), "a longer one");
+        assert_eq!(frame(publish, 12, true), None, "the length is another one");
+    }
+
+    #[test]
     fn messages_of_dns() {
         let question = [0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
         let dns =

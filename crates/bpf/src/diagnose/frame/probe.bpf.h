@@ -14,6 +14,9 @@ const volatile u8 peek = 1;
 
 /* Of a reader that takes the length of a message first, and then the rest. */
 #define LENGTH_BYTES 4
+/* In `has_head`: the header of a message is read byte by byte. */
+#define BY_BYTE 128
+#define HEADER_MAX 4
 
 struct user_vector {
 	u64 base;
@@ -67,6 +70,41 @@ static __always_inline void note_frame(struct flow *st, struct frame *frame)
 		st->unknown_calls++;
 }
 
+/*
+ * Readers of MQTT take the first byte of a message, and its length byte by byte, as its last byte is not known before. Returns whether this
+ * call took one of these bytes, or the rest of such a message.
+ */
+static __always_inline bool see_by_byte(struct flow *st, u8 first, u32 bytes, struct frame *frame)
+{
+	u32 known = st->has_head & BY_BYTE ? st->has_head & (BY_BYTE - 1) : 0, rest = 0, header;
+	struct frame_bytes in = {};
+
+	if (bytes == 1 && known < HEADER_MAX) {
+		st->head = known ? st->head | (u32)first << 8 * known : first;
+		known++;
+		/* What is complete without more, such as a ping, is seen at once. */
+		in.total = known;
+	} else {
+		in.total = bytes + known;
+	}
+	st->has_head = 0;
+	if (!known)
+		return false;
+	*(u32 *)in.b = st->head;
+	/* With the first byte alone, whether it is one is told as if no more came. */
+	in.n = known > 1 ? known : 2;
+	header = mqtt_header(&in, &rest);
+	if (bytes == 1 && (known == 1 ? header : first & 128 || rest)) {
+		st->has_head = BY_BYTE | known;
+		return true;
+	}
+	if (known == 1 || header != known)
+		return false;
+	read_frame(&in, frame);
+	note_frame(st, frame);
+	return true;
+}
+
 MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 {
 	struct frame_bytes in = {};
@@ -78,7 +116,7 @@ MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 	if (!at)
 		return;
 	in.total = bytes;
-	if (op == OP_RECEIVE && st->has_head) {
+	if (op == OP_RECEIVE && st->has_head == LENGTH_BYTES) {
 		st->has_head = 0;
 		if (n > FRAME_BYTES - LENGTH_BYTES)
 			n = FRAME_BYTES - LENGTH_BYTES;
@@ -96,9 +134,11 @@ MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
 	if (bpf_probe_read_user(in.b, n, (void *)at))
 		return;
 	in.n = n;
+	if (op == OP_RECEIVE && see_by_byte(st, in.b[0], bytes, frame))
+		return;
 	if (op == OP_RECEIVE && bytes == LENGTH_BYTES && n == LENGTH_BYTES && (!in.b[0] || !in.b[2])) {
 		st->head = *(u32 *)in.b;
-		st->has_head = 1;
+		st->has_head = LENGTH_BYTES;
 		return;
 	}
 	read_frame(&in, frame);

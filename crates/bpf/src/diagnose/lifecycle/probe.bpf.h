@@ -328,6 +328,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		st = flow_of_call(sk, bpf_get_current_pid_tgid() >> 32);
 		if (st && newstate == SYN_SENT) {
 			st->tgid = bpf_get_current_pid_tgid() >> 32;
+			st->opener = 1;
 			count_of(sk, st, NET_OPENED);
 		} else if (st) {
 			st->listener_followed = is_followed(bpf_get_current_pid_tgid() >> 32);
@@ -365,8 +366,11 @@ int BPF_PROG(on_reset_sent, struct sock *sk)
 {
 	struct flow *st = sk ? flow_of(sk) : 0;
 
-	if (st)
-		count_of(sk, st, NET_RST_OUT);
+	if (!st)
+		return 0;
+	count_of(sk, st, NET_RST_OUT);
+	if (st->opener)
+		count_of(sk, st, NET_RST_BY_OPENER);
 	return 0;
 }
 
@@ -375,8 +379,11 @@ int BPF_PROG(on_reset_received, struct sock *sk)
 {
 	struct flow *st = flow_of(sk);
 
-	if (st)
-		count_of(sk, st, NET_RST_IN);
+	if (!st)
+		return 0;
+	count_of(sk, st, NET_RST_IN);
+	if (st->passive)
+		count_of(sk, st, NET_RST_FROM_OPENER);
 	return 0;
 }
 

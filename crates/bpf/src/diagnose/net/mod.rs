@@ -26,4 +26,7 @@ pub struct NetValue {
     pub closed: u64,
     /// Connections that were accepted at the listener of the key, whoever has them now.
     pub accepted: u64,
+    /// Of the resets sent, those on connections that this end had opened; of those received, those on accepted ones.
+    pub resets_by_opener: u64,
+    pub resets_from_opener: u64,
 }

@@ -41,6 +41,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
         (false, _) if waits.leaf.kind == HopKind::Network => {
             format!("{server} answers at once, and is far away: ask less often, several at once, or keep its answers.")
         }
+        (false, _) if leaf.target.is_empty() => {
+            "Find out which server that is (`ss -uanp`, `tcpdump`; it is asked with datagrams that carry its address), and why it is slow. Until \
+             it is faster: ask less often, several at once, or keep its answers."
+                .to_string()
+        }
         (false, true) => {
             format!("Look at {server}. Until it is faster: ask less often, several at once, or keep its answers.")
         }

@@ -149,6 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_new_connection_waits_for_may_have_a_cause_of_its_own() {
+        let of = |way: Hops| {
+            let mut capture = with(ServiceBuilder::new(3306).requests(60, 180.0).part(way, 0.99).cpu(0.01));
+            capture.services[0].path[0].setup = true;
+            verdict_of(&capture)
+        };
+        let made = || Hops::new().thread(100, 101, "mariadbd");
+        assert_eq!(of(made().on(HopKind::OnCpu, "")), "connection-per-request");
+        assert_eq!(of(made().on(HopKind::NameServer, "poll").target("127.0.0.1:53")), "blocking-dns");
+        assert_eq!(of(made().on(HopKind::Disk, "fsync")), "blocking-disk-io");
+        // Who should accept it waits for the client of another one.
+        let busy = made().on(HopKind::AcceptQueue, "").thread(100, 101, "mariadbd").on(HopKind::Client, "poll");
+        assert_ne!(of(busy), "connection-per-request");
+    }
+
+    #[test]
     fn each_request_waits_for_a_connection_to_a_server() {
         let to = "203.0.113.9:8000";
         let connects = || Hops::new().thread(100, 101, "app").on(HopKind::Connect, "epoll_wait").target(to);

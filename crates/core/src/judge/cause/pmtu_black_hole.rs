@@ -32,12 +32,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let last = &flow.rec.last;
     let stuck = lost.by_flow.len() as u64;
     let pmtu = facts.figures(flow.rec.id).map(|f| f.pmtu).filter(|&pmtu| pmtu > 0);
-    let size = pmtu.unwrap_or(last.mss.saturating_add(40));
+    let sent = lost.by_flow.iter().map(|(index, _)| facts.flows[*index].rec.calls.send_max_bytes).max().unwrap_or(0);
+    let segment = if sent > 0 { sent.min(last.mss) } else { last.mss };
+    let size = pmtu.unwrap_or(last.mss.saturating_add(40)).min(segment.saturating_add(40));
     let summary = format!(
         "{}: handshakes and small messages pass, and segments of {} bytes are retransmitted without an answer: packets of up to {size} \
          bytes do not fit the path, and the message that would say so (ICMP fragmentation needed) does not come back.",
         who(facts, &lost),
-        units::count(last.mss.into())
+        units::count(segment.into())
     );
     let mut evidence = vec![
         stalls("waits for the retransmission timer", &lost),
@@ -45,6 +47,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::counted("segments retransmitted on the worst of them", flow.retransmitted),
         words::valued("acknowledged on it meanwhile", flow.rec.acked_bytes() as f64, "B"),
         words::valued("segment size", last.mss.into(), "B"),
+        words::valued("the longest message sent", sent.into(), "B"),
     ];
     evidence.extend(pmtu.map(|pmtu| words::valued("path MTU, as this host knows it", pmtu.into(), "B")));
     evidence.extend(
@@ -113,6 +116,27 @@ mod tests {
         // A message that fills several segments, of which the sender has more to send.
         (small.record.calls.send_bytes, small.record.calls.send_max_bytes) = (20_000, 20_000);
         assert_eq!(verdict_of(&capture(vec![small], vec![])), "pmtu-black-hole");
+    }
+
+    #[test]
+    fn a_message_that_does_not_fill_a_segment_may_be_too_large() {
+        // As ssh has it: a line that says the version passes, and the list of algorithms does not.
+        let mut login = stuck().retransmitted(4);
+        (login.record.last.packets_out, login.record.last.data_segs_out) = (1, 6);
+        login.record.last.bytes_acked = login.record.first.bytes_acked + 41;
+        let calls = &mut login.record.calls;
+        (calls.sends, calls.send_bytes, calls.send_min_bytes, calls.send_max_bytes) = (2, 1_129, 41, 1_088);
+        let report = crate::judge::judge(&capture(vec![login.clone()], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("pmtu-black-hole"));
+        assert!(report.verdict.summary.contains("1,088 bytes"), "{}", report.verdict.summary);
+        // A message that every path carries is lost with the others.
+        let mut short = login.clone();
+        (short.record.calls.send_bytes, short.record.calls.send_max_bytes) = (541, 500);
+        assert_eq!(verdict_of(&capture(vec![short], vec![])), "retransmission-timeout");
+        // Twice is an accident.
+        let mut lossy = login;
+        lossy.record.last.total_retrans = lossy.record.first.total_retrans + 2;
+        assert_eq!(verdict_of(&capture(vec![lossy], vec![])), "retransmission-timeout");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Connections end with a reset: one side closes with data unread, or after the other has gone, and its peer has to open another one.
 //!
-//! Look-alikes: connections that are closed in order (`connection-per-request`), a few resets at the end of many requests, and
-//! clients that give up (what their requests waited for is the cause then).
+//! Look-alikes: connections that are closed in order (`connection-per-request`), a few resets at the end of many requests, clients that
+//! give up (what their requests waited for is the cause then), and clients that end a connection of their own with a reset when they have
+//! their reply: it saves them the TIME_WAIT, and nobody waits for it.
 use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::{Figure, Place, Service, ShareOf};
 
@@ -89,15 +90,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
-/// Both ends of a connection of this host count one reset each. One on which nothing had moved in the window cut no request and no reply:
-/// an idle connection that is given up, a probe of a load balancer.
+/// Both ends of a connection of this host count one reset each. Who opened a connection and resets it cuts nobody's reply but its own. One
+/// on which nothing had moved in the window cut no request and no reply: an idle connection that is given up, a probe of a load balancer.
 fn resets(facts: &Facts<'_>) -> u64 {
     let ended_idle = |f: &&FlowFact<'_>| f.shape == Shape::Idle && f.rec.last.state == CLOSE;
     let at = |serving: bool| {
         let flows = facts.flows.iter().filter(ended_idle).filter(move |f| serves(f.rec) == serving);
         flows.fold(0u64, |n, f| n.saturating_add(f.rec.connections()))
     };
-    let all = facts.capture.net.resets_sent.max(facts.capture.net.resets_received);
+    let net = &facts.capture.net;
+    let sent = net.resets_sent.saturating_sub(net.resets_by_opener);
+    let all = sent.max(net.resets_received.saturating_sub(net.resets_from_opener));
     all.saturating_sub(at(true).max(at(false)))
 }
 
@@ -184,6 +187,25 @@ mod tests {
             (flow.calls, flow.last) = (Default::default(), parshall_evidence::TcpSnapshot { state: 7, ..flow.first });
         }
         assert_eq!(verdict_of(&capture), "healthy");
+    }
+
+    #[test]
+    fn who_opened_a_connection_may_reset_it() {
+        // At a proxy, which probes its servers, and at a server that is probed.
+        for sends in [true, false] {
+            let mut capture = short_lives(0);
+            let net = &mut capture.net;
+            let (resets, by_opener) = match sends {
+                true => (&mut net.resets_sent, &mut net.resets_by_opener),
+                false => (&mut net.resets_received, &mut net.resets_from_opener),
+            };
+            (*resets, *by_opener) = (990, 990);
+            assert_eq!(verdict_of(&capture), "healthy");
+        }
+        // Where the other side resets it as often, replies are cut.
+        let mut both = short_lives(990);
+        both.net.resets_by_opener = 200;
+        assert_eq!(verdict_of(&both), "resets");
     }
 
     #[test]

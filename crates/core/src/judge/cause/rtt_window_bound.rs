@@ -1,9 +1,12 @@
-//! A window that is used up once in each round trip: the stream moves one window per round trip, however fast the link is.
+//! A window that is used up once in each round trip: the stream moves one window per round trip, however fast the link is. It is TCP's, or
+//! that of a protocol above it (HTTP/2).
 //!
 //! Look-alikes: a window that is small since its owner fixed it (`rcvbuf-locked`) or the host does (`buffer-sysctl-cap`); one that
 //! is shut by a reader that does not keep up (`peer-window-limited`: it carries far less than itself in a round trip).
+use parshall_evidence::timeline::Protocol;
+
 use super::base::{Candidate, Cause, Outcome, not_lost, peer_command, place_of, stalls, who};
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, Lost};
 use crate::judge::ledger::flow::State;
 use crate::judge::record;
 use crate::judge::{stream, words};
@@ -24,6 +27,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return not_lost(facts, "with the peer's window full", &[State::PeerWindowLimited], otherwise);
     };
     let flow = &facts.flows[worst];
+    if facts.lost(|p| p.blame == Blame::WindowPerRtt && p.state == State::InFlight && p.flow == worst).ns > 0.0 {
+        return of_protocol(facts, &lost, worst);
+    }
     let scales = facts.figures(flow.rec.id).map(|figures| figures.window_scales);
     let unscaled = scales == Some(None);
     let window = f64::from(flow.rec.last.snd_wnd.max(flow.rec.first.snd_wnd));
@@ -60,9 +66,79 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
+/// The sender's protocol has a window of its own: TCP would take more.
+fn of_protocol(facts: &Facts<'_>, lost: &Lost, worst: usize) -> Outcome {
+    let flow = &facts.flows[worst];
+    let window = stream::per_round_trip(flow);
+    let frames = facts.capture.timeline.as_ref().and_then(|timeline| timeline.calls.get(&flow.rec.id));
+    let mut frames = frames.into_iter().flatten().filter_map(|call| call.frame);
+    let (protocol, setting) = match frames.any(|frame| frame.protocol == Protocol::Http2) {
+        true => (
+            "HTTP/2",
+            "the receiver's initial window of a stream (haproxy: tune.h2.fe.initial-window-size; nginx: http2_body_preread_size; Go: \
+             MaxUploadBufferPerStream; Envoy: initial_stream_window_size)",
+        ),
+        false => ("the protocol above TCP", "the amount that the receiver allows to be under way"),
+    };
+    let summary = format!(
+        "{}: about {} are under way, and more is sent when a message of the receiver allows it, a round trip later: {}. This is the window \
+         of {protocol}; TCP's would take more.",
+        who(facts, lost),
+        units::bytes(window),
+        stream::pace(flow)
+    );
+    let mut evidence = vec![
+        stalls("waits with all data sent and not acknowledged", lost),
+        words::valued("under way in a round trip", window, "B"),
+        words::valued("TCP's window of the peer", flow.rec.last.snd_wnd.into(), "B"),
+    ];
+    evidence.extend(stream::evidence(flow));
+    let fix = format!(
+        "Raise {setting} to what the path holds in a round trip at the rate that is wanted: {} carry twice as much. Several streams at a \
+         time, or HTTP/1.1, which has no such window, help too.",
+        units::bytes(2.0 * window)
+    );
+    let mut candidate = Candidate::new(lost.clone(), place_of(facts, lost), summary, evidence, fix);
+    candidate.peer = Some(peer_command(facts, worst));
+    candidate.holds()
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::testkit::{bound_by_window, capture, verdict_of};
+    use parshall_evidence::timeline::Timeline;
+    use parshall_evidence::{Capture, FlowState, Release, Role};
+
+    use crate::testkit::timeline::{Script, client_socket};
+    use crate::testkit::{FlowBuilder, MS, WINDOW_NS, bound_by_window, capture, verdict_of};
+
+    /// An upload over 40 ms, of which all is under way for nearly all of the time. It is sent this long after a message of the receiver.
+    fn upload(after_ns: u64) -> Capture {
+        let turns = WINDOW_NS / (40 * MS);
+        let mut flow = FlowBuilder::new(1, Role::Client)
+            .remote_host()
+            .cell(FlowState::InFlight, Release::RxAck, 9 * WINDOW_NS / 10, 3 * turns)
+            .talks(turns, 65_536);
+        let record = &mut flow.record;
+        (record.calls.recv_bytes, record.last.bytes_received) = (26 * turns, 26 * turns);
+        (record.first.min_rtt_us, record.last.min_rtt_us, record.last.srtt_us) = (40_000, 40_000, 40_500);
+        (record.last.app_limited, record.last.packets_out, record.last.snd_wnd) = (true, 45, 400_000);
+        let script = (0..turns).fold(Script::new().socket(1, client_socket(7000), 101), |script, n| {
+            let at = n * 40 * MS;
+            script.receives(101, 1, at, at + 10_000).sends(101, 1, at + 10_000 + after_ns)
+        });
+        let mut capture = capture(vec![flow], vec![]);
+        capture.timeline = Some(Timeline { slices: vec![(0, WINDOW_NS)], ..script.timeline });
+        capture
+    }
+
+    #[test]
+    fn a_window_above_tcp_is_used_up_once_in_a_round_trip() {
+        let report = crate::judge::judge(&upload(20_000));
+        assert_eq!(report.verdict.cause.as_deref(), Some("rtt-window-bound"), "{report:#?}");
+        assert!(report.verdict.summary.contains("TCP's would take more"), "{}", report.verdict.summary);
+        // What is sent when it is there, as changes to a replica are, waits for no leave.
+        assert_ne!(verdict_of(&upload(9 * MS)), "rtt-window-bound");
+    }
 
     #[test]
     fn the_peer_s_window_carries_itself_once_in_a_round_trip() {

@@ -1,8 +1,12 @@
 //! The reply is written in the turn that a timer began: a sleep, a poll interval, a retry delay or a rate limit on the way of a
 //! request.
 //!
+//! A client's timer stands between two parts of a request in the same way: it waits for leave to send the rest, which does not come.
+//!
 //! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
 //! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
+use parshall_evidence::HopKind;
+
 use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
@@ -24,7 +28,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
     let leaf = waits.leaf;
     let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let summary = waits.summary(&format!("{} {function}, {} a request.", named(leaf), waits.each()));
+    let summary = match waits.hop(|h| h.kind == HopKind::Client) {
+        Some(hop) => waits.summary(&format!(
+            "{} waits for the rest of requests, up to {}: a timer of the client{} ends this wait, always after the same time.",
+            named(hop),
+            units::duration(waits.longest_ns()),
+            if leaf.process.is_empty() { String::new() } else { format!(" ({})", named(leaf)) }
+        )),
+        None => waits.summary(&format!("{} {function}, {} a request.", named(leaf), waits.each())),
+    };
     let rec = waits.service.rec;
     let spread = rec.p99_ns.zip(rec.p50_ns).map(|(p99, p50)| {
         let medians = crate::stats::ratio(p99 as f64, p50 as f64);
@@ -32,6 +44,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
     });
     let gap = words::valued("median time between replies while others wait", rec.reply_gap_p50_ns as f64 / 1e6, "ms");
     let evidence = spread.into_iter().chain([gap]).collect();
+    if waits.hop(|h| h.kind == HopKind::Client).is_some() {
+        let fix = "The client has sent the head of a request and waits for leave to send the rest (`Expect: 100-continue`), until it gives up \
+                   waiting. Answer such a head at once (100 Continue; HTTP/1.1 servers and proxies can), or have the client leave the header \
+                   out (curl: `-H 'Expect:'`).";
+        return waits.candidate(summary, evidence, fix).holds();
+    }
     let fix = format!(
         "Shorten or remove this wait in {} (a sleep, a poll interval, a retry delay, a rate limit), or wake on the event instead.",
         units::or(&leaf.process, "the program")
@@ -76,6 +94,15 @@ mod tests {
         assert_eq!(report.verdict.confidence, Confidence::Medium, "its holder was not seen");
         let text = &report.findings[0].chain[0].text;
         assert!(text.ends_with("(handler::ha_index_read_map)"), "{text}");
+    }
+
+    #[test]
+    fn a_client_may_wait_for_leave_to_send_the_rest() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Client, "").thread(0, 0, "").on(HopKind::Timer, "");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(6, 1_000.0).part(way, 0.98).cpu(0.02)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"));
+        assert!(report.verdict.summary.contains("a timer of the client ends"), "{}", report.verdict.summary);
+        assert!(report.findings[0].fix.text.contains("100-continue"), "{}", report.findings[0].fix.text);
     }
 
     #[test]

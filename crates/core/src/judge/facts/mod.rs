@@ -362,10 +362,11 @@ fn flow_facts(capture: &Capture) -> Vec<FlowFact<'_>> {
     capture.flows.iter().map(|rec| flow_fact(rec, &stalls.remove(&rec.id).unwrap_or_default())).collect()
 }
 
-/// Notes the streams of a process that has received at least half as much as each of them sends, as one stream.
+/// Notes the streams of a process that has received at least half as much as each of them sends, over one connection. That one may carry
+/// messages the other way, too: HTTP/2 says in between that more may come.
 fn note_passing_on(flows: &mut [FlowFact<'_>]) {
     let mut received: BTreeMap<u32, u64> = BTreeMap::new();
-    for flow in flows.iter().filter(|flow| flow.shape == Shape::StreamIn && flow.rec.pid != 0) {
+    for flow in flows.iter().filter(|flow| flow.rec.pid != 0) {
         let most = received.entry(flow.rec.pid).or_default();
         *most = (*most).max(flow.rec.received_bytes());
     }

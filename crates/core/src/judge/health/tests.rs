@@ -65,36 +65,39 @@ fn begun() -> Script {
     script
 }
 
-/// Five requests of which the rest comes 150 ms after the head; the client sleeps in `syscall` meanwhile.
-fn half_sent(syscall: i32) -> Script {
+/// Five requests of which the rest comes 150 ms after the head or a little later; the client sleeps in `syscall` meanwhile.
+fn half_sent(syscall: i32, waker: Waker) -> Script {
     let mut script = begun().socket(1, served_socket(7000), 101).socket(2, client_socket(7000), 201).pair(1, 2);
     for n in 0..5 {
         let at = n * 180 * MS + MS;
+        let rest = at + (150 + 5 * n) * MS;
         script = script
             .sends(201, 2, at)
             .receives(101, 1, at, at + 1_000)
-            .sleeps(201, at + 2_000, at + 150 * MS, syscall, Waker::HardIrq)
-            .sends(201, 2, at + 150 * MS + 1_000)
-            .receives(101, 1, at + 150 * MS + 1_000, at + 150 * MS + 2_000)
-            .sends(101, 1, at + 151 * MS)
-            .receives(201, 2, at + 151 * MS, at + 151 * MS + 1_000);
+            .sleeps(201, at + 2_000, rest, syscall, waker)
+            .sends(201, 2, rest + 1_000)
+            .receives(101, 1, rest + 1_000, rest + 2_000)
+            .sends(101, 1, rest + MS)
+            .receives(201, 2, rest + MS, rest + MS + 1_000);
     }
     script
 }
 
 #[test]
 fn a_client_that_waits_for_an_interim_answer_is_no_health() {
-    let report = judge(&of(half_sent(EPOLL)));
+    let report = judge(&of(half_sent(EPOLL, Waker::SoftIrq)));
     assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
     let summary = &report.verdict.summary;
     assert!(summary.contains("100 Continue") && summary.contains("p200 200 waits for a reply"), "{summary}");
     // It sleeps between the parts by itself.
-    assert_eq!(verdict_of(&of(half_sent(SLEEP))), "healthy");
+    assert_eq!(verdict_of(&of(half_sent(SLEEP, Waker::HardIrq))), "healthy");
+    // It gives up waiting for the answer.
+    assert_eq!(verdict_of(&of(half_sent(EPOLL, Waker::HardIrq))), "timer-wait");
 }
 
 #[test]
 fn a_client_that_was_not_observed_is_not_called_well_served() {
-    let mut script = half_sent(EPOLL);
+    let mut script = half_sent(EPOLL, Waker::HardIrq);
     script.timeline.observed_pids.remove(&200);
     let report = judge(&of(script));
     assert_eq!(report.verdict.status, Status::InsufficientEvidence, "{report:#?}");

@@ -47,6 +47,7 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
     path::add_queued(facts, &mut parts);
     let setup = connect::add_setup(facts, &mut parts);
     let chatter = round_trips::add(facts, &mut parts);
+    window::add_own(facts, &mut parts);
     (parts, Network { refusals, setup, chatter })
 }
 

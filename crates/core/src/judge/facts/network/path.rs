@@ -10,6 +10,9 @@ use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::same_address;
 
+/// Every path carries packets of 576 bytes (RFC 791): data of a segment that fits into one passes.
+const ALWAYS_PASSES: u64 = 536;
+
 /// A queue on the path adds at least this much to the round trip before it is worth naming.
 const QUEUE_MIN_NS: f64 = 5e6;
 
@@ -77,7 +80,7 @@ fn is_black_hole(flow: &FlowFact<'_>, answering: &BTreeSet<IpAddr>) -> bool {
         flow.data_segs.saturating_sub(flow.retransmitted) >= 2 || last.packets_out.max(first.packets_out) >= 2;
     let stuck = flow.retransmitted >= 2
         && flow.rec.acked_bytes() < u64::from(last.mss.max(1))
-        && (several || last.unsent_bytes > last.mss);
+        && (several || last.unsent_bytes > last.mss || is_larger(flow));
     if !stuck || last.state == SYN_SENT || !sends_large(flow) {
         return false;
     }
@@ -91,7 +94,17 @@ fn sends_large(flow: &FlowFact<'_>) -> bool {
     let (calls, mss) = (&flow.rec.calls, flow.rec.last.mss.max(1));
     let largest = u64::from(calls.send_max_bytes).max(calls.send_bytes);
     // Without calls that were seen, the segments under way must do.
-    calls.send_bytes == 0 || largest >= u64::from(mss) || flow.rec.last.unsent_bytes >= mss
+    calls.send_bytes == 0 || largest >= u64::from(mss) || flow.rec.last.unsent_bytes >= mss || is_larger(flow)
+}
+
+/// Of a connection that was opened in the window, a first small message was acknowledged, and a larger one is retransmitted again and again:
+/// it need not fill a segment.
+fn is_larger(flow: &FlowFact<'_>) -> bool {
+    let (acked, calls) = (flow.rec.acked_bytes(), &flow.rec.calls);
+    let largest = u64::from(calls.send_max_bytes);
+    let opened = flow.rec.begin_ns > 0 && flow.rec.last.segs_in > flow.rec.first.segs_in;
+    let small_passed = acked > 0 && acked <= ALWAYS_PASSES && u64::from(calls.send_min_bytes) <= acked;
+    opened && small_passed && largest > ALWAYS_PASSES && flow.retransmitted >= 3
 }
 
 /// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.

@@ -523,13 +523,14 @@ fn opens(fact: &ServiceFact<'_>) -> bool {
 }
 
 /// It comes before the request that a connection was opened for. What was not seen tells nothing of that, who waits to be accepted until
-/// another one is served, or until a limit allows it, would wait for a connection that is kept, too, and a name server answers late by itself.
+/// another one is served, or until a limit allows it, would wait for a connection that is kept, too, and a name server, a disk or a timer
+/// that could be quick is a cause of its own.
 fn is_opening(part: &PathPart) -> bool {
     let Some(leaf) = part.hops.last() else { return false };
     let accepts = part.hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue);
     match leaf.kind {
-        HopKind::Unseen | HopKind::NameServer => false,
-        HopKind::Client | HopKind::Idle if accepts => false,
+        HopKind::Unseen | HopKind::NameServer | HopKind::Disk | HopKind::Timer => false,
+        HopKind::Client | HopKind::Idle | HopKind::Network | HopKind::Reply if accepts => false,
         _ => part.setup,
     }
 }
