@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::stopper::Stopper;
+
 /// The transport of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -184,12 +186,54 @@ pub struct Hop {
     /// The system call in which it waited; empty when it was in none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub syscall: String,
-    /// What the wait was for: a file's path, a peer's address, the name of who ran instead.
+    /// The object of the wait in words: a file's path, a peer's address, the name of who ran instead. Code decides by `object`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
+    /// The object of the wait, where something is decided by it.
+    #[serde(default, skip_serializing_if = "Object::is_none")]
+    pub object: Object,
     /// Stack of the thread in this wait: index into [`crate::Capture::stacks`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<u32>,
+}
+
+/// The object of a wait.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Object {
+    /// Not known, a file, or none.
+    #[default]
+    None,
+    /// The other end of a connection.
+    Peer(SocketAddr),
+    /// Who had the CPU or the lock.
+    Thread(Runner),
+    /// Who stopped the process.
+    Stopper(Stopper),
+}
+
+impl Object {
+    /// Whether nothing is known of it that code decides by.
+    pub fn is_none(&self) -> bool {
+        *self == Object::None
+    }
+
+    /// The other end of a connection, if it is one.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Object::Peer(address) => Some(*address),
+            _ => None,
+        }
+    }
+}
+
+/// A thread, or several with the same name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Runner {
+    /// The process; 0 where it is not known, or where the threads belong to several.
+    pub pid: u32,
+    /// The name of the process; empty where it is not known.
+    pub process: String,
 }
 
 /// What a thread, or a request without a thread, did or waited for.

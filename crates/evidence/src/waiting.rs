@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::flow::FlowId;
+use crate::stopper::Stopper;
 use crate::thread::FdKind;
 
 /// Ends of connections on which something may wait, and the threads of the processes that hold them.
@@ -100,8 +101,8 @@ pub struct WaitingThread {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partners: Vec<u32>,
     /// Who stopped it, where that can be read: a debugger, or the freezer of its control group.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub stopped_by: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_by: Option<Stopper>,
     /// The process of the session that holds the lock of the database for which this one waits; 0 when it waits for none.
     #[serde(default)]
     pub session_lock: u32,

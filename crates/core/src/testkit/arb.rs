@@ -139,6 +139,11 @@ fn hop() -> impl Strategy<Value = Hop> {
             kind,
             syscall: syscall.to_string(),
             target: target.to_string(),
+            object: match (target.parse(), target) {
+                (Ok(address), _) => Object::Peer(address),
+                (Err(_), "app" | "sh") => Object::Thread(Runner { pid: 0, process: target.to_string() }),
+                (Err(_), _) => Object::None,
+            },
             stack: (tid == 101).then_some(tid % 2),
         },
     )

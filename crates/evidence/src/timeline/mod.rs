@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::flow::FlowId;
+use crate::stopper::Stopper;
 use crate::thread::FdKind;
 
 /// Times off the CPU and calls that a timeline holds at most, together: 36 MB, for a time off the CPU takes 72 bytes.
@@ -240,8 +241,8 @@ pub struct Timeline {
     pub lock_holders: BTreeMap<u32, u32>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
     pub mutex_owners: BTreeMap<u32, u32>,
-    /// Of processes that were stopped, who did it: `kill 812 (SIGSTOP)`, `gdb 90 (ptrace)`, where that was seen.
-    pub stopped_by: BTreeMap<u32, String>,
+    /// Of processes that were stopped, who did it, where that was seen.
+    pub stopped_by: BTreeMap<u32, Stopper>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: BTreeMap<u32, u64>,
     /// The path of the object behind a descriptor, by process and descriptor number.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, Hop, HopKind, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{FlowId, Hop, HopKind, Object, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
 
 use super::debt::{Debt, debt};
 use super::doing::{Doing, doing};
@@ -72,6 +72,7 @@ pub fn nobody(kind: HopKind) -> Hop {
         kind,
         syscall: String::new(),
         target: String::new(),
+        object: Object::None,
         stack: None,
     }
 }
@@ -387,9 +388,14 @@ impl<'a> Scene<'a> {
             return Way::end(hop(thread, HopKind::Deadlock), Class::Owed);
         }
         tids.push(thread.tid);
-        let this = Hop { target: thread.target.clone(), ..hop(thread, doing.kind()) };
+        let peer = thread.target.parse().map_or(Object::None, Object::Peer);
+        let this = Hop { target: thread.target.clone(), object: peer, ..hop(thread, doing.kind()) };
         match doing {
-            Doing::Stopped => Way::end(Hop { target: thread.stopped_by.clone(), ..this }, Class::Owed),
+            Doing::Stopped => {
+                let target = thread.stopped_by.as_ref().map(ToString::to_string).unwrap_or_default();
+                let object = thread.stopped_by.clone().map_or(Object::None, Object::Stopper);
+                Way::end(Hop { target, object, ..this }, Class::Owed)
+            }
             Doing::Mutex(owner) => match self.by_tid.get(&owner) {
                 Some(holder) => self.thread(holder, self::doing(self, holder), way, tids).behind(this),
                 None => Way::end(this, Class::Owed),
