@@ -22,7 +22,9 @@ impl Server {
     pub fn start(load: &Load) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
         command.args(["lab", "load", load.kind, "--serve", "127.0.0.1:0"]);
-        command.args(["--threads", &load.threads.to_string()]);
+        if load.requests.is_some() {
+            command.args(["--threads", &load.threads.to_string()]);
+        }
         command.args(["--for", &format!("{}s", client::server_life(load).as_secs_f64())]);
         let buffers = &load.socket.buffers;
         for (flag, bytes) in [("--rcvbuf", buffers.rcvbuf), ("--sndbuf", buffers.sndbuf)] {
