@@ -18,7 +18,7 @@ pub fn is_known(schema: &str) -> bool {
 /// Makes what was read of a case of a known format a capture of today's.
 pub fn migrate(mut capture: Capture) -> Capture {
     match capture.schema.as_str() {
-        // What is found in a timeline was saved: there is nothing to find.
+        // The services were saved in place of the timeline: there is nothing to find.
         WITH_SERVICES => {
             capture.timeline = None;
             let parts = capture.services.iter_mut().flat_map(|service| &mut service.path);
@@ -26,7 +26,7 @@ pub fn migrate(mut capture: Capture) -> Capture {
                 hop.object = object(hop);
             }
         }
-        // What was concluded is no evidence.
+        // Conclusions are no evidence.
         _ => capture.services.clear(),
     }
     CAPTURE_SCHEMA.clone_into(&mut capture.schema);

@@ -2,7 +2,7 @@
 //!
 //! The kernel side cuts a flow's time into intervals. An interval lies between two events on the socket; its
 //! [`FlowState`] is read from the socket's fields *before* the event that ends it is processed (nothing changed them in
-//! between), and its [`Release`] is the kind of that event. What an interval meant is decided in `parshall-core`.
+//! between), and its [`Release`] is the kind of that event. The meaning of an interval is decided in `parshall-core`.
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub enum Role {
     Unknown,
 }
 
-/// What a socket's fields say of an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
+/// The state of a socket in an interval, by its fields. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -130,9 +130,9 @@ impl Release {
 /// Time and number of the intervals with the same state and release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCell {
-    /// What held during the intervals.
+    /// The state during the intervals.
     pub state: FlowState,
-    /// What ended them.
+    /// The event that ended them.
     pub release: Release,
     /// Their total length.
     pub ns: u64,
@@ -140,7 +140,7 @@ pub struct FlowCell {
     pub count: u64,
 }
 
-/// What the application did with a socket during the slices. Failed calls count only in `eagain`.
+/// The application's calls on a socket during the slices. Failed calls count only in `eagain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCalls {
     /// Sends that returned more than 0.
@@ -259,7 +259,7 @@ pub struct FlowRecord {
     pub observed_ns: u64,
     /// The account: the sum of `ns` is `observed_ns`.
     pub cells: Vec<FlowCell>,
-    /// What the application did, in the observed time.
+    /// The application's calls in the observed time.
     pub calls: FlowCalls,
     /// The kernel's figures at the first and the last sight of the socket (whole window, never scaled).
     pub first: TcpSnapshot,
@@ -311,9 +311,9 @@ pub struct FlowStall {
     pub begin_ns: u64,
     /// How long it was.
     pub ns: u64,
-    /// What held.
+    /// The state.
     pub state: FlowState,
-    /// What ended it.
+    /// The event that ended it.
     pub release: Release,
     /// The thread that ended it (for the application's releases; 0 for those of the network).
     pub tid: u32,

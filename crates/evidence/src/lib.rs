@@ -1,6 +1,6 @@
 //! The vocabulary that all parts of parshall share.
 //!
-//! What belongs here: plain data that passes between modules, or that is written to disk. A probe fills a
+//! Here belongs plain data that passes between modules, or that is written to disk. A probe fills a
 //! [`Capture`]; `parshall-core` makes a [`Report`] of a capture; the report formats print the report. Nothing here
 //! decides, reads a clock or does I/O.
 //!

@@ -1,4 +1,4 @@
-//! What a service did with its requests: how many, how long each took from its arrival to its reply, and where that time went,
+//! The requests of a service: how many, how long each took from its arrival to its reply, and where that time went,
 //! through every thread and process of the host that a request waited for.
 use std::net::SocketAddr;
 
@@ -181,7 +181,7 @@ pub struct Hop {
     /// The title that the process has given itself (setproctitle).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What it did or waited for.
+    /// Its action or wait.
     pub kind: HopKind,
     /// The system call in which it waited; empty when it was in none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -206,9 +206,9 @@ pub enum Object {
     None,
     /// The other end of a connection.
     Peer(SocketAddr),
-    /// Who had the CPU or the lock.
+    /// The thread that had the CPU or the lock.
     Thread(Runner),
-    /// Who stopped the process.
+    /// The one that stopped the process.
     Stopper(Stopper),
 }
 
@@ -236,7 +236,7 @@ pub struct Runner {
     pub process: String,
 }
 
-/// What a thread, or a request without a thread, did or waited for.
+/// The action or wait of a thread, or of a request without a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HopKind {

@@ -1,9 +1,9 @@
-//! Who stopped a process, as it was seen.
+//! The one that stopped a process, as it was seen.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who stopped a process.
+/// The one that stopped a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stopper {

@@ -1,7 +1,7 @@
 //! A thread of the subject: where its time went and what it asked of the kernel.
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing a descriptor refers to. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
+/// The kind of object behind a descriptor. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -70,7 +70,7 @@ pub struct OffCpuCell {
     pub syscall: i32,
     /// The name of that call, such as `epoll_wait`.
     pub syscall_name: String,
-    /// What the call's descriptor is.
+    /// The kind of the call's descriptor.
     pub fd: FdKind,
     /// Total time.
     pub ns: u64,
@@ -78,14 +78,14 @@ pub struct OffCpuCell {
     pub count: u64,
 }
 
-/// What a thread asked of the kernel with one system call on one kind of descriptor, in the observed time.
+/// The calls of a thread of one system call on one kind of descriptor, in the observed time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyscallCell {
     /// The host's own number.
     pub syscall: i32,
     /// Its name.
     pub name: String,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub fd: FdKind,
     /// Calls that returned.
     pub count: u64,
@@ -181,9 +181,9 @@ pub struct ThreadStall {
     pub syscall: i32,
     /// Its name.
     pub syscall_name: String,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub fd: FdKind,
-    /// Who woke it: thread id (0: an interrupt or nobody),
+    /// Its waker: thread id (0: an interrupt or nobody),
     pub waker_tid: u32,
     /// and name.
     pub waker_comm: String,

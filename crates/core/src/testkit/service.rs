@@ -57,7 +57,7 @@ impl Hops {
         self
     }
 
-    /// What the last hop waits for: a file, or the address of a peer.
+    /// The object of the last hop's wait: a file, or the address of a peer.
     pub fn target(self, target: &str) -> Hops {
         self.object(target.parse().map_or(Object::None, Object::Peer), target)
     }
@@ -68,7 +68,7 @@ impl Hops {
         self.object(Object::Thread(Runner { pid, process: process.to_string() }), &words)
     }
 
-    /// Who stopped the process of the last hop.
+    /// The one that stopped the process of the last hop.
     pub fn stopped_by(self, stopper: Stopper) -> Hops {
         let words = stopper.to_string();
         self.object(Object::Stopper(stopper), &words)
@@ -90,7 +90,7 @@ impl Hops {
 /// A service under construction, observed for the whole window.
 #[derive(Debug, Clone)]
 pub struct ServiceBuilder {
-    /// What was built so far.
+    /// The service so far.
     pub record: Service,
     parts: Vec<(Hops, f64)>,
 }

@@ -1,4 +1,4 @@
-//! Who stops processes: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
+//! The one that stops a process: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
 use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
@@ -15,7 +15,7 @@ const PROCESSES_MAX: usize = 1_024;
 /// Processes that are looked at again soon.
 const SOUGHT_MAX: usize = 16;
 
-/// Who was seen to stop which process.
+/// Stopped processes, with the one that was seen to stop them.
 #[derive(Debug, Default)]
 pub struct Stopped {
     by: HashMap<u32, Stopper>,
@@ -24,7 +24,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Prepares the next window. Who has stopped a process that lives still may hold it.
+    /// Prepares the next window. The one that has stopped a process that lives still may hold it.
     pub fn renew(&mut self) {
         self.sought.clear();
         self.by.retain(|&pid, _| proc_fs::stat(pid).is_some());

@@ -1,4 +1,4 @@
-//! What the threads of a process are in, and which ends of connections they wait for.
+//! The calls that the threads of a process are in, and the ends of connections that they wait for.
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         tids.into_iter().filter_map(|tid| self.thread(&common, tid, &sockets)).collect()
     }
 
-    /// Who holds the other ends of the UNIX sockets for which event loops wait.
+    /// The holders of the other ends of the UNIX sockets for which event loops wait.
     pub fn unix_partners(&self) -> BTreeSet<u32> {
         let peers: HashSet<u64> = self.unix_calls.iter().map(|(_, peer)| *peer).collect();
         if peers.is_empty() {

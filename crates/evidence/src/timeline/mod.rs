@@ -1,4 +1,4 @@
-//! What threads and sockets did in the observed time, event by event: requests and their critical paths are found in it.
+//! The events of threads and sockets in the observed time: requests and their critical paths are found in it.
 //!
 //! Times are nanoseconds since the window began. Only slices are covered; nothing is known of the time between them.
 mod columns;
@@ -30,13 +30,13 @@ pub struct OffCpu {
     pub why: Why,
     /// The system call it was in (the host's own numbers); negative when in none.
     pub syscall: i32,
-    /// What the call's descriptor is.
+    /// The kind of the call's descriptor.
     pub fd: FdKind,
     /// The descriptor's number, -1 for none.
     pub fd_number: i32,
     /// The socket cookie of a socket, the inode number of anything else behind the descriptor, the address of a futex; 0 when unknown.
     pub target: u64,
-    /// Who woke it.
+    /// Its waker.
     pub waker: Waker,
     /// The thread that ran on the CPU just before this one came back to it; 0 for the idle thread.
     pub ran_instead_tid: u32,
@@ -68,7 +68,7 @@ pub enum Why {
     Stopped,
 }
 
-/// Who made a thread runnable.
+/// The waker of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waker {
     /// Not seen.
@@ -83,7 +83,7 @@ pub enum Waker {
     HardIrq,
 }
 
-/// What a thread did with a socket.
+/// An operation of a thread on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// It received data, of which the first byte had arrived at `since_ns`.
@@ -137,9 +137,9 @@ impl Protocol {
 /// both directions fit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Whose form it is.
+    /// The protocol.
     pub protocol: Protocol,
-    /// What kind of message it is: see [`Protocol`].
+    /// The kind of message: see [`Protocol`].
     pub kind: u8,
     /// See [`Protocol`].
     pub flags: u8,
@@ -156,7 +156,7 @@ pub struct SocketCall {
     pub socket: FlowId,
     /// The thread.
     pub tid: u32,
-    /// What it did.
+    /// The operation.
     pub op: Op,
     /// See [`Op`].
     pub since_ns: u64,
@@ -170,7 +170,7 @@ pub struct SocketCall {
     pub frame: Option<Frame>,
 }
 
-/// What is known of a socket.
+/// A socket, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
     /// Its own address.
@@ -235,7 +235,7 @@ pub struct Timeline {
     pub names: BTreeMap<u32, Names>,
     /// Titles that processes have given themselves (setproctitle), such as `postgres: shop web [local] idle in transaction`.
     pub titles: BTreeMap<u32, String>,
-    /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
+    /// Holders of the other ends of sockets, UNIX sockets included, where that is a process of this host that was not observed.
     pub unobserved_ends: BTreeMap<FlowId, Holder>,
     /// Of sessions of a database that wait for a lock, the one that holds it: it waits for its client.
     pub lock_holders: BTreeMap<u32, u32>,

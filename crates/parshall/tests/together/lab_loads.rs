@@ -146,7 +146,7 @@ fn an_open_loop_keeps_its_schedule() {
     ] {
         let result = generate(args);
         assert_eq!(number(&result, "/offered_per_s").round(), 500.0, "{args:?}");
-        // What was due in the window counts whenever it was sent, so a busy host changes nothing about it.
+        // A request that was due in the window counts whenever it was sent, so a busy host changes nothing about it.
         let due = result.pointer("/latency/count").unwrap_or(&result["requests"]).as_f64().expect("a count");
         assert!((200.0..=350.0).contains(&due), "{args:?}: {result}");
         assert!(result["unanswered"].as_f64().unwrap_or(0.0) < due, "{args:?}: {result}");

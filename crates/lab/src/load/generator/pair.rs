@@ -49,7 +49,7 @@ impl Server {
         while stderr.read_line(&mut line).context("reading from the server's end")? > 0 {
             if let Some(port) = ready_port(&line) {
                 let address = SocketAddr::from(([127, 0, 0, 1], port));
-                // What it writes later is read, so that it never waits for a full pipe.
+                // Its later output is read, so that it never waits for a full pipe.
                 std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
                 return Ok(Self { address, _child: child });
             }
