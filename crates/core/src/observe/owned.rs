@@ -1,4 +1,4 @@
-//! Events of connections, by their owners, and which of them are the subject's. The probes count it for all that they observe,
+//! Events of connections, by their owners, and which of them are the subject's. The probes count them for all that they observe,
 //! and that is more than the subject: processes that it may wait for are observed with it.
 use std::collections::HashSet;
 
