@@ -12,6 +12,7 @@ pub mod compat;
 pub mod counters;
 pub mod flow;
 pub mod followed;
+mod listed;
 pub mod origin;
 pub mod sample;
 pub mod service;

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::flow::FlowId;
+use crate::listed::listed;
 use crate::stopper::Stopper;
 use crate::thread::FdKind;
 
@@ -94,44 +95,33 @@ pub enum Op {
     Accept,
 }
 
-/// A protocol whose messages are known by their first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
-    /// TLS. `kind` is the type of the record, `flags` the type of a handshake message that is not encrypted.
-    Tls,
-    /// HTTP/1: `kind` is 1 for a request, 2 for a response, 3 for an informational one, 4 for a change of the protocol (101).
-    Http1,
-    /// HTTP/2: `kind` is the type of the frame, 255 for the preface of a client.
-    Http2,
-    /// PostgreSQL: `kind` is the type of the message, 0 for one that begins a session, with `flags` 1 where that only asks for encryption
-    /// or to cancel.
-    Postgres,
-    /// MySQL: `kind` is the number of a command that has no reply, 0 for all else, `stream` the number of the packet.
-    Mysql,
-    /// RESP, the protocol of Redis: `kind` is the first byte.
-    Redis,
-    /// Kafka: `kind` is the function of a request, `stream` the number that it has in common with its reply.
-    Kafka,
-    /// DNS: `kind` is 1 for an answer, `stream` the number that it has in common with its question.
-    Dns,
-    /// WebSocket: `kind` is the opcode, `flags` 1 where the data are masked, as those of clients are.
-    WebSocket,
+listed! {
+    /// A protocol whose messages are known by their first bytes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Protocol {
+        /// TLS. `kind` is the type of the record, `flags` the type of a handshake message that is not encrypted.
+        Tls,
+        /// HTTP/1: `kind` is 1 for a request, 2 for a response, 3 for an informational one, 4 for a change of the protocol (101).
+        Http1,
+        /// HTTP/2: `kind` is the type of the frame, 255 for the preface of a client.
+        Http2,
+        /// PostgreSQL: `kind` is the type of the message, 0 for one that begins a session, with `flags` 1 where that only asks for encryption
+        /// or to cancel.
+        Postgres,
+        /// MySQL: `kind` is the number of a command that has no reply, 0 for all else, `stream` the number of the packet.
+        Mysql,
+        /// RESP, the protocol of Redis: `kind` is the first byte.
+        Redis,
+        /// Kafka: `kind` is the function of a request, `stream` the number that it has in common with its reply.
+        Kafka,
+        /// DNS: `kind` is 1 for an answer, `stream` the number that it has in common with its question.
+        Dns,
+        /// WebSocket: `kind` is the opcode, `flags` 1 where the data are masked, as those of clients are.
+        WebSocket,
+    }
 }
 
-impl Protocol {
-    /// All of them, in the order of their numbers in records and in columns.
-    pub const ALL: [Protocol; 9] = [
-        Protocol::Tls,
-        Protocol::Http1,
-        Protocol::Http2,
-        Protocol::Postgres,
-        Protocol::Mysql,
-        Protocol::Redis,
-        Protocol::Kafka,
-        Protocol::Dns,
-        Protocol::WebSocket,
-    ];
-}
+impl Protocol {}
 
 /// The form of the message that begins with a call. Other data may look the same: a connection has a protocol only if the messages of
 /// both directions fit it.
