@@ -22,7 +22,8 @@ fn main() {
     std::fs::write(out.join("socket_record.h"), parshall_evidence::socket::c_header()).expect("OUT_DIR is writable");
     std::fs::write(out.join("followed.h"), followed_header()).expect("OUT_DIR is writable");
     std::fs::write(out.join("counters.h"), counters_header()).expect("OUT_DIR is writable");
-    std::fs::write(out.join("followed.rs"), format!("&{FOLLOWED:?}")).expect("OUT_DIR is writable");
+    let followed: Vec<&str> = FOLLOWED.iter().map(|name| without_flavor(name)).collect();
+    std::fs::write(out.join("followed.rs"), format!("&{followed:?}")).expect("OUT_DIR is writable");
     let mut args: Vec<std::ffi::OsString> = vec!["-Wall".into(), "-Werror".into(), "-Wno-unused-function".into()];
     for dir in [root.join("include"), root.join("src"), out.clone()] {
         args.push("-I".into());
@@ -65,7 +66,7 @@ fn main() {
         format!("&{names:?}")
     };
     std::fs::write(out.join("type_names.rs"), names(&["probes", "older/probes"])).expect("OUT_DIR is writable");
-    let of_sockets = names(&["socket_closes", "socket_owners", "walk_copies"]);
+    let of_sockets = names(&["socket_closes", "socket_owners", "walk", "walk_copies"]);
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
 }
 
@@ -107,25 +108,51 @@ fn layout<'a>(skeleton: &'a str, section: &str) -> &'a str {
     &skeleton[start..start + end]
 }
 
-/// Structures that programs with trusted pointers follow others to (follow.bpf.h).
+/// Structures that programs follow pointers to by bpf_rdonly_cast(), as the C code names them (cast.bpf.h, follow.bpf.h).
 const FOLLOWED: &[&str] = &[
     "cgroup",
+    "dentry",
+    "fdtable",
+    "file",
+    "files_struct",
     "hlist_head",
+    "hlist_node",
+    "inet_hashinfo",
+    "inet_request_sock",
+    "inet_timewait_death_row",
+    "inet_timewait_sock",
+    "inode",
     "ipv6_pinfo",
     "kernfs_node",
     "mptcp_sock",
     "mptcp_subflow_context",
     "net",
+    "netns_ipv4___row",
+    "nsproxy",
     "numa_drop_counters",
+    "proto",
     "sk_buff",
     "sock",
     "sock_common",
+    "socket",
+    "tcp_sock",
+    "timespec64",
+    "udp_sock",
+    "udp_table",
+    "unix_address",
+    "unix_sock",
 ];
 
 /// Their places in the list of the kernel's numbers of types, which user space fills in before it loads a program.
 fn followed_header() -> String {
     let places: String = FOLLOWED.iter().map(|name| format!("\tFOLLOWED_{name},\n")).collect();
-    format!("/* Written by the build. */\n#pragma once\n\nenum followed {{\n{places}\tFOLLOWED_TYPES\n}};\n")
+    let ids = "const volatile __u32 followed_ids[FOLLOWED_TYPES] = {};";
+    format!("/* Written by the build. */\n#pragma once\n\nenum followed {{\n{places}\tFOLLOWED_TYPES\n}};\n\n{ids}\n")
+}
+
+/// The kernel's name of a structure: what follows `___` tells the C declarations of one structure apart.
+fn without_flavor(name: &str) -> &str {
+    name.split("___").next().unwrap_or(name)
 }
 
 /// `enum counter` of the diagnosis.
@@ -141,7 +168,7 @@ fn type_names(object: &Path) -> Vec<String> {
     let mut names: Vec<String> = btf
         .type_by_kind::<BtfType<'_>>()
         .filter(|t| composite(t.kind()))
-        .filter_map(|t| t.name().and_then(|n| n.to_str()).map(|n| n.split("___").next().unwrap_or(n).to_owned()))
+        .filter_map(|t| t.name().and_then(|n| n.to_str()).map(|n| without_flavor(n).to_owned()))
         .collect();
     names.sort();
     names

@@ -1,4 +1,4 @@
-//! Small statistics over durations and counts. Nothing here knows what the numbers mean. What rests on ranks is in [`ranks`].
+//! Small statistics over durations and counts. Nothing here knows what the numbers mean. Statistics of ranks are in [`ranks`].
 pub mod ranks;
 
 /// `a / b`, and 0 when that is not a number (an empty denominator).

@@ -10,9 +10,9 @@ use crate::text::quote;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct ValueError {
-    /// What is wrong, in one line without a full stop.
+    /// The error, in one line without a full stop.
     pub what: String,
-    /// What to write instead.
+    /// The hint: what to write instead.
     pub hint: String,
 }
 

@@ -100,7 +100,7 @@ fn packets_are_sealed_and_opened_without_an_allocation() {
             assert!(out.messages.is_empty());
         }
     };
-    // What a thread sets up once.
+    // The setup that a thread does once.
     round(1);
     let counted = allocation_counter::measure(|| (2..50).for_each(&mut round));
     assert_eq!(counted.count_total, 0, "for {} packets", 48 * 2 * PACKETS);

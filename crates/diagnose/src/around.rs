@@ -1,4 +1,4 @@
-//! What is read around a window on every rung, and how it completes what the rung saw: the one place where a capture is made.
+//! Evidence that is read around a window on every rung, and how it completes the rung's own: the one place where a capture is made.
 use std::time::SystemTime;
 
 use parshall_core::observe::naming;
@@ -26,7 +26,7 @@ pub struct Around<'a> {
     waiting: waiting::Watch<'a>,
 }
 
-/// What has become of them.
+/// Their state.
 pub struct Readings {
     begun: SystemTime,
     host: Host,
@@ -36,7 +36,7 @@ pub struct Readings {
     waiting: Option<Waiting>,
 }
 
-/// What else belongs to a capture.
+/// The other parts of a capture.
 pub struct Additions<'a> {
     /// Why it is on no better rung, a sentence each.
     pub reasons: &'a [String],

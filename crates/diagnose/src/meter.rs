@@ -5,10 +5,10 @@ use parshall_evidence::Slices;
 
 use super::host::{self, IdleMeter};
 
-/// What a run of a program takes at most, on average over a slice: several times of what they do take.
+/// The most that a run of a program takes, on average over a slice: several times of what they do take.
 const RUN_MAX_NS: u64 = 5_000;
 
-/// What an event costs at most, on average over a slice. A first slice with hardly an event, and with runs that found nothing of the
+/// The most that an event costs, on average over a slice. A first slice with hardly an event, and with runs that found nothing of the
 /// subject, would make each event of the later ones cost milliseconds.
 const EVENT_MAX_NS: f64 = 2_000.0;
 

@@ -59,7 +59,7 @@ fn innermost_number(tid: u32) -> Option<u32> {
     proc_fs::status_field(&status, "NSpid")?.split_whitespace().next_back()?.parse().ok()
 }
 
-/// What the mutex for which a thread sleeps says of its owner.
+/// The owner by the word of the mutex for which a thread sleeps.
 fn number_of_owner(pid: u32, tid: u32) -> Option<u32> {
     let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let SyscallFile::In { nr, args: [address, op] } = parse_syscall(&text)? else { return None };

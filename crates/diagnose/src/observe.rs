@@ -23,7 +23,7 @@ use crate::procfs::Procfs;
 use crate::request::ObserveOptions;
 use crate::tracepoint::Tracepoints;
 
-/// What is added to our nice value while we observe.
+/// Added to our nice value while we observe.
 const NICE_INCREMENT: i32 = 5;
 
 /// Ends on SIGINT, SIGTERM or SIGHUP, and when all of the subject's processes are gone.
@@ -156,7 +156,7 @@ impl Session {
         &self.resolved.subject
     }
 
-    /// Detaches everything. What is done with the captures may go on in the background.
+    /// Detaches everything. Work on the captures may go on in the background.
     pub fn close(self) -> Option<Background> {
         self.background
     }
@@ -197,7 +197,7 @@ impl Session {
 
     /// Finds what has become of the subject since it was resolved, or since the last window.
     fn refresh(&mut self) {
-        // Whoever asked for the whole host, a group or a namespace has just got all that is there.
+        // A subject that is the whole host, a group or a namespace has all processes already.
         let resolved_now = self.windows == 0 && !matches!(self.resolved.select, Select::Pids(_) | Select::Port(..));
         if !resolved_now {
             self.resolved.refresh();

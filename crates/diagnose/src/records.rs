@@ -188,7 +188,7 @@ impl Records {
         let thread_stalls = self.thread_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
         let flow_stalls = self.flow_stalls.iter_mut().map(|stall| (&mut stall.begin_ns, &mut stall.ns));
         for (begin_ns, ns) in thread_stalls.chain(flow_stalls) {
-            // What began before the window is cut to it.
+            // A wait that began before the window is cut to it.
             *ns = ns.saturating_sub(begin.saturating_sub(*begin_ns));
             *begin_ns = begin_ns.saturating_sub(begin);
         }

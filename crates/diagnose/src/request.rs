@@ -12,7 +12,7 @@ use crate::subject::Select;
 /// A validated `parshall attach`.
 #[derive(Debug, Clone)]
 pub struct AttachRequest {
-    /// What to observe.
+    /// The subject.
     pub select: Select,
     /// How.
     pub observe: ObserveOptions,

@@ -1,11 +1,11 @@
-//! What a rung saw in one window, before anything is added that all rungs have in common.
+//! Evidence of a rung in one window, before anything is added that all rungs have in common.
 use parshall_evidence::{
     CgroupCpu, CpuSample, FlowRecord, FlowStall, Followed, NetCounts, Rung, Slices, Subject, ThreadRecord, ThreadStall,
     Timeline, Unseen,
 };
 use parshall_host::symbols::Stacks;
 
-/// The part of a capture that a rung makes. What it does not have stays as in [`Seen::nothing`].
+/// The part of a capture that a rung makes. Parts that it does not have stay as in [`Seen::nothing`].
 pub struct Seen {
     pub rung: Rung,
     pub window_ns: u64,
@@ -29,7 +29,7 @@ pub struct Seen {
     pub cost: Cost,
 }
 
-/// What the probes of a rung cost and lost in a window; see `parshall_evidence::ProbeCost`.
+/// Cost and losses of a rung's probes in a window; see `parshall_evidence::ProbeCost`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
     pub kernel_cpu_ns: u64,

@@ -19,7 +19,7 @@ use super::syscall_name::syscall_name;
 /// Sockets kept at most that closed within the window.
 const CLOSED_MAX: usize = 200_000;
 
-/// What has arrived; times are CLOCK_MONOTONIC nanoseconds.
+/// Events that have arrived; times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug)]
 pub struct Events {
     off_cpu: HashMap<u32, Vec<OffCpu>>,
@@ -65,7 +65,7 @@ struct DatagramSocket {
     received_first: bool,
 }
 
-/// What the timeline is made of besides events. Times in `window` and `slices` are CLOCK_MONOTONIC, those in records relative to
+/// The parts of the timeline besides events. Times in `window` and `slices` are CLOCK_MONOTONIC, those in records relative to
 /// the window's begin.
 pub struct Parts<'a> {
     /// When the window began and ended.
@@ -128,7 +128,7 @@ impl Events {
         self.arrived += 1;
         let mut end = wire.head.at;
         if let Some(full_at) = self.full_at {
-            // What a thread did up to the timeline's end is known only now.
+            // The last interval of a thread, up to the timeline's end, is known only now.
             if wire.begin >= full_at {
                 return;
             }
@@ -238,7 +238,7 @@ impl Events {
         }
     }
 
-    /// What the timeline does not hold, in a sentence.
+    /// The gaps of the timeline, in a sentence.
     pub fn blind(&self, slices: &[(u64, u64)]) -> Option<String> {
         let full_at = self.full_at?;
         let ms = |spans: &[(u64, u64)]| spans.iter().map(|(begin, end)| end - begin).sum::<u64>() / 1_000_000;

@@ -14,7 +14,7 @@ pub trait Rung {
     fn open(&self, resolved: &Resolved, options: &ObserveOptions) -> Result<Box<dyn Attached>>;
 }
 
-/// What a rung has attached. It stays so from window to window; between two of them nothing runs that costs the subject something for
+/// The attached probes of a rung. They stay so from window to window; between two of them nothing runs that costs the subject something for
 /// each event. Dropping it detaches everything.
 pub trait Attached {
     /// Begins a window: from now on everything counts, and nothing of what was before.
@@ -25,7 +25,7 @@ pub trait Attached {
 pub trait Window {
     /// Observes until `limit` has passed since the begin, the subject is gone, or the user stops it.
     fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> Result<()>;
-    /// What was seen. The window must have been watched.
+    /// The evidence of the window, which must have been watched.
     fn end(self: Box<Self>) -> Result<Seen>;
 }
 

@@ -23,7 +23,7 @@ pub const STALL_MIN_NS: u64 = 1_000_000;
 pub struct Capture {
     /// [`CAPTURE_SCHEMA`].
     pub schema: String,
-    /// Whom it is about.
+    /// The processes and sockets that it is about.
     pub subject: Subject,
     /// When, where and by what it was made; None in cases of versions that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,9 +44,9 @@ pub struct Capture {
     pub window_ns: u64,
     /// How the evidence was collected.
     pub rung: Rung,
-    /// What this rung or this host could not show, a sentence each.
+    /// Gaps of this rung or this host, a sentence each.
     pub blind: Vec<String>,
-    /// What others on this rung show and this host did not, with the causes that cannot be ruled out without it. `blind` says it too.
+    /// Evidence that this rung has elsewhere and not on this host, with the causes that cannot be ruled out without it. `blind` says it too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<Unseen>,
     /// When per-event probes ran.
@@ -55,7 +55,7 @@ pub struct Capture {
     pub flows: Vec<FlowRecord>,
     /// The threads of the subject.
     pub threads: Vec<ThreadRecord>,
-    /// What threads and sockets did, event by event; None on rungs that do not see single events.
+    /// The events of threads and sockets; None on rungs that do not see single events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
     /// The services of a case of `parshall.capture/1`, which kept them in place of the timeline that they were found in. Empty in
@@ -77,13 +77,13 @@ pub struct Capture {
     /// Counters and settings of the subject's network namespaces and processes; None in captures of versions that did not read them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Counters>,
-    /// What waited when the window ended, and since when; None in captures of versions that did not read it.
+    /// Waits at the end of the window, and since when; None in captures of versions that did not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// The processor's counters for the subject's threads; None on hosts (and rungs) without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareCounts>,
-    /// What the observation cost and lost.
+    /// Cost and losses of the observation.
     pub probe: ProbeCost,
 }
 
@@ -96,7 +96,7 @@ pub struct Unseen {
     pub causes: Vec<String>,
 }
 
-/// What the processor counted while the subject's threads ran, over the whole window.
+/// The processor's counters while the subject's threads ran, over the whole window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HardwareCounts {
     /// CPU cycles.
@@ -224,7 +224,7 @@ pub struct Accepted {
     pub count: u64,
 }
 
-/// What the observation cost and lost.
+/// Cost and losses of the observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProbeCost {
     /// CPU time of the probes inside the kernel, estimated from a measured cost per event.

@@ -1,4 +1,4 @@
-//! What the kernel counts and how it is set, of the network namespaces and processes of a subject: differences over the window,
+//! The kernel's counters and settings of the network namespaces and processes of a subject: differences over the window,
 //! and settings at its end. None of it belongs to one flow or thread by itself.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ pub struct MemoryGroup {
     pub limit_bytes: Option<u64>,
     /// Pages of files that were read back soon after they had been reclaimed (`workingset_refault_file` in memory.stat).
     pub refaulted_bytes: u64,
-    /// What these processes read from block devices (`read_bytes` in /proc/PID/io).
+    /// Bytes that these processes read from block devices (`read_bytes` in /proc/PID/io).
     pub read_bytes: u64,
 }
 

@@ -2,10 +2,12 @@
 //!
 //! The kernel side cuts a flow's time into intervals. An interval lies between two events on the socket; its
 //! [`FlowState`] is read from the socket's fields *before* the event that ends it is processed (nothing changed them in
-//! between), and its [`Release`] is the kind of that event. What an interval meant is decided in `parshall-core`.
+//! between), and its [`Release`] is the kind of that event. The meaning of an interval is decided in `parshall-core`.
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::listed::listed;
 
 /// The socket cookie: unique per socket for the life of the host, never reused.
 pub type FlowId = u64;
@@ -23,116 +25,86 @@ pub enum Role {
     Unknown,
 }
 
-/// What a socket's fields say of an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum FlowState {
-    /// Nothing unsent, nothing in flight, nothing unread; the application's last successful call was a receive.
-    IdleAfterRecv = 0,
-    /// As above, but the last successful call was a send (or there was none yet).
-    IdleAfterSend = 1,
-    /// Everything written was sent, some of it is not acknowledged, nothing is unread.
-    InFlight = 2,
-    /// Less than one MSS is unsent, segments are in flight, and Nagle's algorithm is on (`tcp_nagle_check`).
-    Nagle = 3,
-    /// A partial segment is held by TCP_CORK or MSG_MORE: nothing in flight, window open.
-    Corked = 4,
-    /// Unsent data does not fit in the peer's receive window.
-    PeerWindow = 5,
-    /// Unsent data, and as many segments in flight as the congestion window allows.
-    Cwnd = 6,
-    /// The writer waits for send-buffer space, while window and cwnd would allow more.
-    Sndbuf = 7,
-    /// Unsent data waits for the pacing timer.
-    Paced = 8,
-    /// Unsent data waits because too much sits in the local qdisc or device (TSQ throttled).
-    Qdisc = 9,
-    /// Fast recovery (`TCP_CA_Recovery`, `TCP_CA_CWR` excluded) or lost segments not yet retransmitted.
-    Recovery = 10,
-    /// After a retransmission timeout (`TCP_CA_Loss`).
-    Loss = 11,
-    /// Received data is unread by the local application, and nothing is unsent.
-    RxWaiting = 12,
-    /// Connecting, closing, or fields that fit none of the above.
-    Other = 13,
+listed! {
+    /// The state of a socket in an interval, by its fields. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[repr(u8)]
+    pub enum FlowState {
+        /// Nothing unsent, nothing in flight, nothing unread; the application's last successful call was a receive.
+        IdleAfterRecv = 0,
+        /// As above, but the last successful call was a send (or there was none yet).
+        IdleAfterSend = 1,
+        /// Everything written was sent, some of it is not acknowledged, nothing is unread.
+        InFlight = 2,
+        /// Less than one MSS is unsent, segments are in flight, and Nagle's algorithm is on (`tcp_nagle_check`).
+        Nagle = 3,
+        /// A partial segment is held by TCP_CORK or MSG_MORE: nothing in flight, window open.
+        Corked = 4,
+        /// Unsent data does not fit in the peer's receive window.
+        PeerWindow = 5,
+        /// Unsent data, and as many segments in flight as the congestion window allows.
+        Cwnd = 6,
+        /// The writer waits for send-buffer space, while window and cwnd would allow more.
+        Sndbuf = 7,
+        /// Unsent data waits for the pacing timer.
+        Paced = 8,
+        /// Unsent data waits because too much sits in the local qdisc or device (TSQ throttled).
+        Qdisc = 9,
+        /// Fast recovery (`TCP_CA_Recovery`, `TCP_CA_CWR` excluded) or lost segments not yet retransmitted.
+        Recovery = 10,
+        /// After a retransmission timeout (`TCP_CA_Loss`).
+        Loss = 11,
+        /// Received data is unread by the local application, and nothing is unsent.
+        RxWaiting = 12,
+        /// Connecting, closing, or fields that fit none of the above.
+        Other = 13,
+    }
 }
 
-impl FlowState {
-    /// All states, in the order of their wire numbers.
-    pub const ALL: [FlowState; 14] = [
-        FlowState::IdleAfterRecv,
-        FlowState::IdleAfterSend,
-        FlowState::InFlight,
-        FlowState::Nagle,
-        FlowState::Corked,
-        FlowState::PeerWindow,
-        FlowState::Cwnd,
-        FlowState::Sndbuf,
-        FlowState::Paced,
-        FlowState::Qdisc,
-        FlowState::Recovery,
-        FlowState::Loss,
-        FlowState::RxWaiting,
-        FlowState::Other,
-    ];
+impl FlowState {}
+
+listed! {
+    /// The event that ended an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[repr(u8)]
+    pub enum Release {
+        /// The application called send (or write, sendfile, ...).
+        AppSend = 0,
+        /// The application received data (calls that returned nothing do not end an interval).
+        AppRecv = 1,
+        /// A segment with payload arrived.
+        RxData = 2,
+        /// A segment without payload arrived.
+        RxAck = 3,
+        /// A segment arrived right after the delayed-ACK timer of the other end fired, seen on this host.
+        RxAckDelayed = 4,
+        /// A segment with payload arrived right after this socket's own delayed-ACK timer had fired.
+        RxDataAfterOwnDelack = 5,
+        /// A retransmission by timeout.
+        RtoTimer = 6,
+        /// A retransmission without a timeout.
+        Retransmit = 7,
+        /// The write timer fired and nothing was retransmitted (it flushes corked data, or probes a closed window).
+        WriteTimer = 8,
+        /// The slice or the window ended; the interval was cut.
+        Cut = 9,
+        /// The socket changed its state or closed.
+        Close = 10,
+        /// Only seen by sampling: the state was different at the next sample.
+        Sampled = 11,
+    }
 }
 
-/// The event that ended an interval. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum Release {
-    /// The application called send (or write, sendfile, ...).
-    AppSend = 0,
-    /// The application received data (calls that returned nothing do not end an interval).
-    AppRecv = 1,
-    /// A segment with payload arrived.
-    RxData = 2,
-    /// A segment without payload arrived.
-    RxAck = 3,
-    /// A segment arrived right after the delayed-ACK timer of the other end fired, seen on this host.
-    RxAckDelayed = 4,
-    /// A segment with payload arrived right after this socket's own delayed-ACK timer had fired.
-    RxDataAfterOwnDelack = 5,
-    /// A retransmission by timeout.
-    RtoTimer = 6,
-    /// A retransmission without a timeout.
-    Retransmit = 7,
-    /// The write timer fired and nothing was retransmitted (it flushes corked data, or probes a closed window).
-    WriteTimer = 8,
-    /// The slice or the window ended; the interval was cut.
-    Cut = 9,
-    /// The socket changed its state or closed.
-    Close = 10,
-    /// Only seen by sampling: the state was different at the next sample.
-    Sampled = 11,
-}
-
-impl Release {
-    /// All releases, in the order of their wire numbers.
-    pub const ALL: [Release; 12] = [
-        Release::AppSend,
-        Release::AppRecv,
-        Release::RxData,
-        Release::RxAck,
-        Release::RxAckDelayed,
-        Release::RxDataAfterOwnDelack,
-        Release::RtoTimer,
-        Release::Retransmit,
-        Release::WriteTimer,
-        Release::Cut,
-        Release::Close,
-        Release::Sampled,
-    ];
-}
+impl Release {}
 
 /// Time and number of the intervals with the same state and release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCell {
-    /// What held during the intervals.
+    /// The state during the intervals.
     pub state: FlowState,
-    /// What ended them.
+    /// The event that ended them.
     pub release: Release,
     /// Their total length.
     pub ns: u64,
@@ -140,7 +112,7 @@ pub struct FlowCell {
     pub count: u64,
 }
 
-/// What the application did with a socket during the slices. Failed calls count only in `eagain`.
+/// The application's calls on a socket during the slices. Failed calls count only in `eagain`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCalls {
     /// Sends that returned more than 0.
@@ -259,7 +231,7 @@ pub struct FlowRecord {
     pub observed_ns: u64,
     /// The account: the sum of `ns` is `observed_ns`.
     pub cells: Vec<FlowCell>,
-    /// What the application did, in the observed time.
+    /// The application's calls in the observed time.
     pub calls: FlowCalls,
     /// The kernel's figures at the first and the last sight of the socket (whole window, never scaled).
     pub first: TcpSnapshot,
@@ -311,9 +283,9 @@ pub struct FlowStall {
     pub begin_ns: u64,
     /// How long it was.
     pub ns: u64,
-    /// What held.
+    /// The state.
     pub state: FlowState,
-    /// What ended it.
+    /// The event that ended it.
     pub release: Release,
     /// The thread that ended it (for the application's releases; 0 for those of the network).
     pub tid: u32,

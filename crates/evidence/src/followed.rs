@@ -12,7 +12,7 @@ pub struct Followed {
     /// The title that it has given itself, such as `postgres: shop web [local] idle in transaction`; empty where it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What led to it.
+    /// The link by which it was found.
     pub reason: FollowReason,
     /// The observed process that led to it.
     pub from: u32,
@@ -22,7 +22,7 @@ pub struct Followed {
     pub since_ns: u64,
 }
 
-/// What led from an observed process to one that is followed.
+/// A link from an observed process to one that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FollowReason {

@@ -1,6 +1,6 @@
 //! The vocabulary that all parts of parshall share.
 //!
-//! What belongs here: plain data that passes between modules, or that is written to disk. A probe fills a
+//! Here belongs plain data that passes between modules, or that is written to disk. A probe fills a
 //! [`Capture`]; `parshall-core` makes a [`Report`] of a capture; the report formats print the report. Nothing here
 //! decides, reads a clock or does I/O.
 //!
@@ -12,10 +12,12 @@ pub mod compat;
 pub mod counters;
 pub mod flow;
 pub mod followed;
+mod listed;
 pub mod origin;
 pub mod sample;
 pub mod service;
 pub mod socket;
+pub mod stopper;
 pub mod subject;
 pub mod thread;
 pub mod timeline;
@@ -30,6 +32,7 @@ pub use followed::*;
 pub use origin::*;
 pub use sample::*;
 pub use service::*;
+pub use stopper::*;
 pub use subject::*;
 pub use thread::*;
 pub use timeline::Timeline;

@@ -1,7 +1,7 @@
 //! When, where and by what an observation was made, and the command that it was made of.
 use serde::{Deserialize, Serialize};
 
-/// What identifies an observation among others.
+/// The identity of an observation among others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// When its window began: RFC 3339, UTC, milliseconds.
@@ -27,12 +27,12 @@ pub struct StartedCommand {
     pub pid: u32,
     /// Its process name, at most 15 bytes.
     pub name: String,
-    /// What had become of it when the window ended.
+    /// Its state when the window ended.
     #[serde(flatten)]
     pub end: CommandEnd,
 }
 
-/// What had become of a command when the window ended.
+/// The state of a command when the window ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum CommandEnd {

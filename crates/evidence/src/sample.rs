@@ -14,6 +14,18 @@ pub struct Frame {
     pub kernel: bool,
 }
 
+impl Frame {
+    /// Whether a symbol was found for it.
+    pub fn is_named(&self) -> bool {
+        !is_address(&self.name)
+    }
+}
+
+/// Whether the name of a frame is its address, because no symbol was found.
+pub fn is_address(name: &str) -> bool {
+    name.starts_with("0x")
+}
+
 /// A stack, innermost frame first: kernel frames, then user frames.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stack {

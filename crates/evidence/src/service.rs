@@ -1,8 +1,11 @@
-//! What a service did with its requests: how many, how long each took from its arrival to its reply, and where that time went,
+//! The requests of a service: how many, how long each took from its arrival to its reply, and where that time went,
 //! through every thread and process of the host that a request waited for.
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::listed::listed;
+use crate::stopper::Stopper;
 
 /// The transport of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -179,148 +182,119 @@ pub struct Hop {
     /// The title that the process has given itself (setproctitle).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub title: String,
-    /// What it did or waited for.
+    /// Its action or wait.
     pub kind: HopKind,
     /// The system call in which it waited; empty when it was in none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub syscall: String,
-    /// What the wait was for: a file's path, a peer's address, the name of who ran instead.
+    /// The object of the wait in words: a file's path, a peer's address, the name of who ran instead. Code decides by `object`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
+    /// The object of the wait, where something is decided by it.
+    #[serde(default, skip_serializing_if = "Object::is_none")]
+    pub object: Object,
     /// Stack of the thread in this wait: index into [`crate::Capture::stacks`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<u32>,
 }
 
-/// What a thread, or a request without a thread, did or waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// The object of a wait.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum HopKind {
-    /// The connection was established and waited for accept().
-    AcceptQueue,
-    /// The request lay in the socket until a thread read it. The next hop is what that thread did meanwhile.
-    Unread,
-    /// The thread ran.
-    OnCpu,
-    /// The thread could run and waited for a CPU; `target` names who ran there.
-    RunQueue,
-    /// The thread's control group had used up its CPU quota.
-    Throttled,
-    /// The process was stopped (SIGSTOP, a debugger, the freezer).
-    Stopped,
-    /// For a thread that, directly or through others, waits for this one.
-    Deadlock,
-    /// For a lock (futex) that the next hop released.
-    Lock,
-    /// For its turn: no more requests are passed on at a time ([`Limit`]), and the next hop is what one of those waited for.
-    Turn,
-    /// For the next hop to finish what it was given to do (a worker, a completion, a child process).
-    Worker,
-    /// For a file or block device.
-    Disk,
-    /// For memory to be paged in or reclaimed.
-    Memory,
-    /// For a timer: a sleep, a poll interval, a timeout.
-    Timer,
-    /// For the reply to a request that it sent over a socket; the next hop serves it if it is on this host.
-    Reply,
-    /// For a name server.
-    NameServer,
-    /// For a pipe, a terminal or a UNIX socket to be read or filled by the next hop.
-    Pipe,
-    /// For the rest of the request from the client.
-    Client,
-    /// For the receiver to take what it sends.
-    Send,
-    /// For a connection to be established.
-    Connect,
-    /// On the way between two sockets of this host.
-    Network,
-    /// For something that another request of the service brings: nobody owes this answer.
-    OtherRequest,
-    /// It has taken the request in and waits for events: nothing that blocks it was seen.
-    Idle,
-    /// For something else in the kernel; `syscall` says in which call.
-    Kernel,
-    /// It was not seen.
-    Unseen,
+pub enum Object {
+    /// Not known, a file, or none.
+    #[default]
+    None,
+    /// The other end of a connection.
+    Peer(SocketAddr),
+    /// The thread that had the CPU or the lock.
+    Thread(Runner),
+    /// The one that stopped the process.
+    Stopper(Stopper),
+}
+
+impl Object {
+    /// Whether nothing is known of it that code decides by.
+    pub fn is_none(&self) -> bool {
+        *self == Object::None
+    }
+
+    /// The other end of a connection, if it is one.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Object::Peer(address) => Some(*address),
+            _ => None,
+        }
+    }
+}
+
+/// A thread, or several with the same name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Runner {
+    /// The process; 0 where it is not known, or where the threads belong to several.
+    pub pid: u32,
+    /// The name of the process; empty where it is not known.
+    pub process: String,
+}
+
+listed! {
+    /// The action or wait of a thread, or of a request without a thread.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    pub enum HopKind: id {
+        /// The connection was established and waited for accept().
+        AcceptQueue "accept-queue",
+        /// The request lay in the socket until a thread read it. The next hop is what that thread did meanwhile.
+        Unread "unread",
+        /// The thread ran.
+        OnCpu "on-cpu",
+        /// The thread could run and waited for a CPU; `target` names who ran there.
+        RunQueue "run-queue",
+        /// The thread's control group had used up its CPU quota.
+        Throttled "throttled",
+        /// The process was stopped (SIGSTOP, a debugger, the freezer).
+        Stopped "stopped",
+        /// For a thread that, directly or through others, waits for this one.
+        Deadlock "deadlock",
+        /// For a lock (futex) that the next hop released.
+        Lock "lock",
+        /// For its turn: no more requests are passed on at a time ([`Limit`]), and the next hop is what one of those waited for.
+        Turn "turn",
+        /// For the next hop to finish what it was given to do (a worker, a completion, a child process).
+        Worker "worker",
+        /// For a file or block device.
+        Disk "disk",
+        /// For memory to be paged in or reclaimed.
+        Memory "memory",
+        /// For a timer: a sleep, a poll interval, a timeout.
+        Timer "timer",
+        /// For the reply to a request that it sent over a socket; the next hop serves it if it is on this host.
+        Reply "reply",
+        /// For a name server.
+        NameServer "name-server",
+        /// For a pipe, a terminal or a UNIX socket to be read or filled by the next hop.
+        Pipe "pipe",
+        /// For the rest of the request from the client.
+        Client "client",
+        /// For the receiver to take what it sends.
+        Send "send",
+        /// For a connection to be established.
+        Connect "connect",
+        /// On the way between two sockets of this host.
+        Network "network",
+        /// For something that another request of the service brings: nobody owes this answer.
+        OtherRequest "other-request",
+        /// It has taken the request in and waits for events: nothing that blocks it was seen.
+        Idle "idle",
+        /// For something else in the kernel; `syscall` says in which call.
+        Kernel "kernel",
+        /// It was not seen.
+        Unseen "unseen",
+    }
 }
 
 impl HopKind {
-    /// Its name in JSON.
-    pub fn id(self) -> &'static str {
-        match self {
-            HopKind::AcceptQueue => "accept-queue",
-            HopKind::Unread => "unread",
-            HopKind::OnCpu => "on-cpu",
-            HopKind::RunQueue => "run-queue",
-            HopKind::Throttled => "throttled",
-            HopKind::Stopped => "stopped",
-            HopKind::Deadlock => "deadlock",
-            HopKind::Lock => "lock",
-            HopKind::Turn => "turn",
-            HopKind::Worker => "worker",
-            HopKind::Disk => "disk",
-            HopKind::Memory => "memory",
-            HopKind::Timer => "timer",
-            HopKind::Reply => "reply",
-            HopKind::NameServer => "name-server",
-            HopKind::Pipe => "pipe",
-            HopKind::Client => "client",
-            HopKind::Send => "send",
-            HopKind::Connect => "connect",
-            HopKind::Network => "network",
-            HopKind::OtherRequest => "other-request",
-            HopKind::Idle => "idle",
-            HopKind::Kernel => "kernel",
-            HopKind::Unseen => "unseen",
-        }
-    }
-
     /// Nobody had begun with the request: it waited to be accepted or read.
     pub fn is_queue(self) -> bool {
         matches!(self, HopKind::AcceptQueue | HopKind::Unread)
-    }
-
-    /// All of them.
-    pub const ALL: [HopKind; 24] = [
-        HopKind::AcceptQueue,
-        HopKind::Unread,
-        HopKind::OnCpu,
-        HopKind::RunQueue,
-        HopKind::Throttled,
-        HopKind::Stopped,
-        HopKind::Deadlock,
-        HopKind::Lock,
-        HopKind::Turn,
-        HopKind::Worker,
-        HopKind::Disk,
-        HopKind::Memory,
-        HopKind::Timer,
-        HopKind::Reply,
-        HopKind::NameServer,
-        HopKind::Pipe,
-        HopKind::Client,
-        HopKind::Send,
-        HopKind::Connect,
-        HopKind::Network,
-        HopKind::OtherRequest,
-        HopKind::Idle,
-        HopKind::Kernel,
-        HopKind::Unseen,
-    ];
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::de::value::{Error, StrDeserializer};
-
-    use super::*;
-
-    #[test]
-    fn ids_are_those_of_json() {
-        for kind in HopKind::ALL {
-            assert_eq!(HopKind::deserialize(StrDeserializer::<Error>::new(kind.id())), Ok(kind));
-        }
     }
 }

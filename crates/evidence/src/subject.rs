@@ -1,4 +1,4 @@
-//! Whom an observation is about.
+//! The subject of an observation.
 use serde::{Deserialize, Serialize};
 
 /// The processes, ports and network namespaces that were observed.

@@ -1,49 +1,39 @@
 //! A thread of the subject: where its time went and what it asked of the kernel.
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing a descriptor refers to. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum FdKind {
-    /// The call takes no descriptor, or it could not be resolved.
-    #[default]
-    None = 0,
-    /// A regular file or directory.
-    File = 1,
-    /// A pipe or FIFO.
-    Pipe = 2,
-    /// A TCP socket.
-    Tcp = 3,
-    /// A UDP socket.
-    Udp = 4,
-    /// A Unix-domain socket.
-    Unix = 5,
-    /// Another socket.
-    Socket = 6,
-    /// epoll, eventfd, timerfd, io_uring: inodes without a file type.
-    Anon = 7,
-    /// A character device, such as a terminal.
-    Char = 8,
-    /// A block device.
-    Block = 9,
+use crate::listed::listed;
+
+listed! {
+    /// The kind of object behind a descriptor. The discriminants are the wire numbers of `bpf/src/diagnose/records.h`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    #[repr(u8)]
+    pub enum FdKind {
+        /// The call takes no descriptor, or it could not be resolved.
+        #[default]
+        None = 0,
+        /// A regular file or directory.
+        File = 1,
+        /// A pipe or FIFO.
+        Pipe = 2,
+        /// A TCP socket.
+        Tcp = 3,
+        /// A UDP socket.
+        Udp = 4,
+        /// A Unix-domain socket.
+        Unix = 5,
+        /// Another socket.
+        Socket = 6,
+        /// epoll, eventfd, timerfd, io_uring: inodes without a file type.
+        Anon = 7,
+        /// A character device, such as a terminal.
+        Char = 8,
+        /// A block device.
+        Block = 9,
+    }
 }
 
-impl FdKind {
-    /// All kinds, in the order of their wire numbers.
-    pub const ALL: [FdKind; 10] = [
-        FdKind::None,
-        FdKind::File,
-        FdKind::Pipe,
-        FdKind::Tcp,
-        FdKind::Udp,
-        FdKind::Unix,
-        FdKind::Socket,
-        FdKind::Anon,
-        FdKind::Char,
-        FdKind::Block,
-    ];
-}
+impl FdKind {}
 
 /// Why a thread was off the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,7 +60,7 @@ pub struct OffCpuCell {
     pub syscall: i32,
     /// The name of that call, such as `epoll_wait`.
     pub syscall_name: String,
-    /// What the call's descriptor is.
+    /// The kind of the call's descriptor.
     pub fd: FdKind,
     /// Total time.
     pub ns: u64,
@@ -78,14 +68,14 @@ pub struct OffCpuCell {
     pub count: u64,
 }
 
-/// What a thread asked of the kernel with one system call on one kind of descriptor, in the observed time.
+/// The calls of a thread of one system call on one kind of descriptor, in the observed time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyscallCell {
     /// The host's own number.
     pub syscall: i32,
     /// Its name.
     pub name: String,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub fd: FdKind,
     /// Calls that returned.
     pub count: u64,
@@ -181,9 +171,9 @@ pub struct ThreadStall {
     pub syscall: i32,
     /// Its name.
     pub syscall_name: String,
-    /// What its descriptor is.
+    /// The kind of its descriptor.
     pub fd: FdKind,
-    /// Who woke it: thread id (0: an interrupt or nobody),
+    /// Its waker: thread id (0: an interrupt or nobody),
     pub waker_tid: u32,
     /// and name.
     pub waker_comm: String,

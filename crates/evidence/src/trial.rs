@@ -11,9 +11,9 @@ pub const TRIAL_SCHEMA: &str = "parshall.trial/1";
 pub struct TrialReport {
     /// [`TRIAL_SCHEMA`].
     pub schema: String,
-    /// Whose service was measured.
+    /// The service that was measured.
     pub subject: Subject,
-    /// What was changed.
+    /// The change.
     pub change: TriedChange,
     /// The answer in short.
     pub outcome: TrialOutcome,
@@ -26,9 +26,9 @@ pub struct TrialReport {
     pub windows: Vec<TrialWindow>,
     /// How many places the change reached.
     pub places: PlaceCounts,
-    /// What was put back.
+    /// The values that were reverted.
     pub reverted: Reverted,
-    /// What limits the answer, a sentence each.
+    /// Limits of the answer, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -37,11 +37,11 @@ pub struct TrialReport {
 pub struct TriedChange {
     /// As on the command line, such as `nodelay` or `quota=2`.
     pub name: String,
-    /// What it sets, for people: `TCP_NODELAY on`.
+    /// The setting and its value, for people: `TCP_NODELAY on`.
     pub sets: String,
-    /// What it sets it on: `connection`, `thread`, `control group` or `network namespace`.
+    /// The kind of place: `connection`, `thread`, `control group` or `network namespace`.
     pub on: String,
-    /// What reverting does not bring back, a sentence each.
+    /// Effects that reverting does not bring back, a sentence each.
     pub not_undone: Vec<String>,
     /// How to keep the change.
     pub keep: String,
@@ -66,7 +66,7 @@ pub enum TrialStatus {
     Worse,
     /// Neither can be said.
     NoDifference,
-    /// What would be set was so already: nothing was changed.
+    /// The places had the value already: nothing was changed.
     InPlace,
     /// Too little moved, or too few windows were measured.
     InsufficientEvidence,
@@ -135,13 +135,13 @@ pub struct PlaceCounts {
     pub refused: u64,
 }
 
-/// What was put back at the end.
+/// The values that were reverted at the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reverted {
     /// Places with their old value again.
     pub restored: u64,
     /// Places that were gone by then.
     pub gone: u64,
-    /// What could not be put back, a sentence each.
+    /// The values that could not be reverted, a sentence each.
     pub failed: Vec<String>,
 }

@@ -12,7 +12,7 @@ pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
 pub struct Report {
     /// [`VERDICT_SCHEMA`].
     pub schema: String,
-    /// Whom it is about.
+    /// The processes and sockets that it is about.
     pub subject: Subject,
     /// When, where and by what the observation was made; None in cases of versions that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub struct Report {
     pub window_s: f64,
     /// How the evidence was collected.
     pub rung: Rung,
-    /// What this rung or this host could not show.
+    /// Gaps of this rung or this host.
     pub blind: Vec<String>,
     /// The answer.
     pub verdict: Verdict,
@@ -46,14 +46,14 @@ pub struct Report {
     pub not_tested: Vec<NotTested>,
     /// Where the time went.
     pub time: TimeAccount,
-    /// What the observation cost and lost.
+    /// Cost and losses of the observation.
     pub probe: ProbeReport,
 }
 
 /// The answer in short.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What kind of answer.
+    /// The kind of answer.
     pub status: Status,
     /// The id of the first finding when `status` is `cause`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct Gap {
     pub why: String,
 }
 
-/// What kind of answer a verdict is.
+/// The kind of answer that a verdict is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -113,7 +113,7 @@ pub struct Finding {
     pub title: String,
     /// How much of `share_of` it takes.
     pub share: f64,
-    /// What `share` is a share of.
+    /// The whole that `share` is a share of.
     #[serde(default)]
     pub share_of: ShareOf,
     /// Wall time lost to it, averaged over the affected flows, or over the requests where `place.requests` is above 0; never
@@ -145,7 +145,7 @@ pub struct Finding {
     pub gain: Option<Gain>,
     /// The numbers it rests on.
     pub evidence: Vec<Evidence>,
-    /// What to do.
+    /// The remedy.
     pub fix: Fix,
 }
 
@@ -158,7 +158,7 @@ pub struct Gain {
     pub without_ms: (f64, f64),
 }
 
-/// What the share of a finding is a share of.
+/// The whole that the share of a finding is a share of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShareOf {
@@ -271,10 +271,10 @@ pub struct TailReport {
     /// They take much longer than the typical request: the 99th percentile is ten times the median and 2 ms at least, or they wait long enough for a cause.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub notable: bool,
-    /// What their time was spent on, the largest share first; `work` is what they asked for themselves.
+    /// Their time by use, the largest share first; `work` is the work that they asked for themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub time: Vec<TimeShare>,
-    /// Who it is that most of them waited for: a program on their CPU, the client of another request, the holder of a lock, a server.
+    /// The one that most of them waited for: a program on their CPU, the client of another request, the holder of a lock, a server.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub behind: String,
     /// The cause that they wait for, if there is one.
@@ -294,7 +294,7 @@ pub struct RequestTime {
     pub incomplete: f64,
     /// It had been read, and its reply had not begun.
     pub working: f64,
-    /// What the threads of the service did in that time, the largest share first. Shares are of the whole time.
+    /// The time of the service's threads by use, the largest share first. Shares are of the whole time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<TimeShare>,
     /// The reply was written and waited in the socket: held by Nagle's algorithm or a cork, or for the peer's window, the
@@ -329,9 +329,9 @@ pub struct ChainHop {
     pub threads: u64,
     /// Of how many: processes that serve there where `pids` has several, serving threads otherwise; 0 when it is not known.
     pub of: u64,
-    /// What it waits on: the name of the next hop's process, or a resource such as `disk` or `timer`.
+    /// The object of its wait: the name of the next hop's process, or a resource such as `disk` or `timer`.
     pub waits_on: String,
-    /// What it does or waits for, in words.
+    /// Its action or wait, in words.
     pub text: String,
     /// Share of the requests' time that goes through it.
     pub share: f64,
@@ -353,14 +353,14 @@ pub struct ChainLeaf {
     pub tid: u32,
     /// The cause that it is: the verdict's.
     pub cause: String,
-    /// What the leaf waits for was seen; otherwise the chain goes on where the observation did not reach.
+    /// The object of the leaf's wait was seen; otherwise the chain goes on where the observation did not reach.
     pub seen: bool,
 }
 
 /// One number and what it is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// What was counted or timed.
+    /// The name of the figure.
     pub what: String,
     /// How often.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -391,7 +391,7 @@ pub struct Evidence {
     pub stack: Vec<String>,
 }
 
-/// What to do about a cause.
+/// The remedy of a cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fix {
     /// In words.
@@ -453,7 +453,7 @@ pub struct Figure {
     /// It was measured in slices and scaled to the window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scaled: bool,
-    /// What it is of, as the phrase that follows number and unit: `retransmitted`, `of the flows' time held by Nagle`.
+    /// The object of the figure, as the phrase that follows number and unit: `retransmitted`, `of the flows' time held by Nagle`.
     #[serde(default)]
     pub what: String,
 }
@@ -463,7 +463,7 @@ pub struct Figure {
 pub struct NotTested {
     /// Cause id.
     pub cause: String,
-    /// What was not seen.
+    /// The missing evidence.
     pub why: String,
 }
 
@@ -513,7 +513,7 @@ pub struct TimeShare {
     pub share: f64,
 }
 
-/// What the observation cost and lost.
+/// Cost and losses of the observation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProbeReport {
     /// CPU time of the probes and of parshall itself.

@@ -1,14 +1,15 @@
-//! What waits when the window ends, and for how long it has waited: connections with a request that nobody has answered, and what
+//! Waits at the end of the window, and for how long they have lasted: connections with a request that nobody has answered, and what
 //! the threads do that would have to.
 //!
-//! Probes see what happens within the window. What began before it and does not end happens in none: it is read from the state of
-//! sockets and threads, when the window begins and when it ends, on every rung alike. What of it is a request, and who owes the
+//! Probes see what happens within the window. A wait that began before it and does not end has no event in it: it is read from the state of
+//! sockets and threads, when the window begins and when it ends, on every rung alike. Which of it is a request, and who owes the
 //! answer, is decided in `parshall-core`.
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::flow::FlowId;
+use crate::stopper::Stopper;
 use crate::thread::FdKind;
 
 /// Ends of connections on which something may wait, and the threads of the processes that hold them.
@@ -76,15 +77,15 @@ pub struct WaitingThread {
     /// It did not run once within the window; None for a thread that was not read when the window began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub still: Option<bool>,
-    /// What it is in could be read.
+    /// Its system call could be read.
     pub seen: bool,
     /// The system call in which it is, or [`crate::NO_SYSCALL`].
     pub syscall: i32,
     /// The name of that call; empty for none.
     pub syscall_name: String,
-    /// What the call's descriptor is.
+    /// The kind of the call's descriptor.
     pub fd: FdKind,
-    /// What the descriptor refers to: a path, or the address of the other end.
+    /// The object behind the descriptor: a path, or the address of the other end.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
     /// Ends in [`Waiting::ends`] on which it waits for data, in a call on one of them or on many descriptors.
@@ -99,9 +100,9 @@ pub struct WaitingThread {
     /// Processes at the other end of the UNIX socket or pipe for which it sleeps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partners: Vec<u32>,
-    /// Who stopped it, where that can be read: a debugger, or the freezer of its control group.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub stopped_by: String,
+    /// The one that stopped it, where that can be read: a debugger, or the freezer of its control group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_by: Option<Stopper>,
     /// The process of the session that holds the lock of the database for which this one waits; 0 when it waits for none.
     #[serde(default)]
     pub session_lock: u32,

@@ -13,7 +13,7 @@ use crate::left_out;
 /// 65,536 groups and a `cgroup` with a long path for each of its hierarchies.
 pub const TEXT_MAX: u64 = 1 << 20;
 
-/// The text of a file. What is not UTF-8 is replaced.
+/// The text of a file. Bytes that are not UTF-8 are replaced.
 ///
 /// # Errors
 /// Those of open(2) and read(2); `FileTooLarge` beyond [`TEXT_MAX`], which is reported as left out.

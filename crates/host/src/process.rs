@@ -2,7 +2,7 @@
 use parshall_sys::clock::{page_bytes, process_cpu_ns};
 use serde::{Deserialize, Serialize};
 
-/// Resources of the process. What cannot be read is 0.
+/// Resources of the process. A figure that cannot be read is 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     #[allow(missing_docs)]

@@ -1,4 +1,4 @@
-//! `parshall lab`: testbeds, loads and faults with known causes. What is broken is data, in `cases/` and `faults/`.
+//! `parshall lab`: testbeds, loads and faults with known causes. The faults are data, in `cases/` and `faults/`.
 #![forbid(unsafe_code)]
 // Not a library for others: a comment is written only where it says more than the name.
 #![allow(missing_docs)]

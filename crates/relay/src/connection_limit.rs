@@ -87,7 +87,7 @@ impl ConnectionLimit {
         self.max.load(Ordering::SeqCst)
     }
 
-    /// Changes the limit. What is open above it stays.
+    /// Changes the limit. Connections above it stay open.
     pub fn set_max(&self, max: u32) {
         if self.max.swap(max, Ordering::SeqCst) < max {
             self.wake_waiting();

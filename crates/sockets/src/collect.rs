@@ -152,8 +152,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Passes rows of sockets that closed since the last dump to `take`; they belong to that dump. What the backend does not see
-    /// is removed from the records, so that their keys are those of its dumps.
+    /// Passes rows of sockets that closed since the last dump to `take`; they belong to that dump. Sockets that the backend does not see
+    /// are removed from the records, so that their keys are those of its dumps.
     ///
     /// # Errors
     /// The error of `take`.

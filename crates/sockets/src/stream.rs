@@ -82,7 +82,7 @@ fn read(request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> an
     }
     dumped.and(closed)?;
     match (reader.failures_in_all, request.count) {
-        // Who asks for a number of dumps has to know that there are fewer.
+        // A caller that asks for a number of dumps has to know that there are fewer.
         (failed @ 1.., Some(count)) => anyhow::bail!("{failed} of {count} dumps failed"),
         _ => Ok(()),
     }

@@ -30,7 +30,7 @@ pub struct Sample {
     /// Time that it has waited for a CPU until it last ran, ns.
     waited_ns: u64,
     /// How often it has been given a CPU.
-    turns: u64,
+    timeslices: u64,
     /// It runs or waits for a CPU at this moment, and does not sleep.
     ready: bool,
 }
@@ -38,7 +38,7 @@ pub struct Sample {
 impl Sample {
     /// Time that the thread waited for a CPU since an earlier sample, ns.
     pub fn waited_since_ns(&self, earlier: &Self) -> u64 {
-        if self.ready && earlier.ready && self.turns == earlier.turns {
+        if self.ready && earlier.ready && self.timeslices == earlier.timeslices {
             // Either it has run all of the time or it still waits, which the kernel counts only at the end of the wait.
             return (self.at_ns - earlier.at_ns).saturating_sub(self.ran_ns.saturating_sub(earlier.ran_ns));
         }
@@ -147,10 +147,10 @@ impl Sampler {
     fn sample(&self) -> Option<Sample> {
         let mut buf = [0; 512];
         let mut words = read(&self.schedstat, &mut buf)?.split_ascii_whitespace().map(|word| word.parse().ok());
-        let (ran_ns, waited_ns, turns) = (words.next()??, words.next()??, words.next()??);
+        let (ran_ns, waited_ns, timeslices) = (words.next()??, words.next()??, words.next()??);
         // Its name, in parentheses, may hold anything.
         let ready = read(&self.stat, &mut buf)?.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'));
-        Some(Sample { at_ns: monotonic_ns(), ran_ns, waited_ns, turns, ready })
+        Some(Sample { at_ns: monotonic_ns(), ran_ns, waited_ns, timeslices, ready })
     }
 }
 
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_wakes_up_for_every_sample_has_not_waited_in_between() {
-        let first = Sample { at_ns: 0, ran_ns: 1_000, waited_ns: 500, turns: 3, ready: true };
-        let slept = Sample { at_ns: 50_000, ran_ns: 2_000, waited_ns: 700, turns: 4, ready: true };
+        let first = Sample { at_ns: 0, ran_ns: 1_000, waited_ns: 500, timeslices: 3, ready: true };
+        let slept = Sample { at_ns: 50_000, ran_ns: 2_000, waited_ns: 700, timeslices: 4, ready: true };
         assert_eq!(slept.waited_since_ns(&first), 200);
         // It was given no CPU since, or has not left it.
         assert_eq!(Sample { at_ns: 50_000, ..first }.waited_since_ns(&first), 50_000);

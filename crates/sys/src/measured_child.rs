@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_proce
 pub struct Usage {
     /// CPU time outside of the kernel, in s.
     pub user_s: f64,
-    /// CPU time in the kernel, in s. What interrupts do for its packets is not in it.
+    /// CPU time in the kernel, in s. The work of interrupts for its packets is not in it.
     pub system_s: f64,
     /// The largest resident memory of any of them, in bytes.
     pub peak_rss_bytes: u64,

@@ -1,4 +1,4 @@
-//! Opening perf events (perf_event_open(2)): the one place that makes the call. What an event counts, and how it is read, is
+//! Opening perf events (perf_event_open(2)): the one place that makes the call. The meaning of an event, and how it is read, is
 //! the business of its users: `counters`, `perf_sampler`, `perf_probe`.
 use std::fs::File;
 use std::io;

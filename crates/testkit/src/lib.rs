@@ -1,4 +1,4 @@
-//! What the tests of all crates share. Only dev-dependencies name this crate; it depends on nothing.
+//! Helpers that the tests of all crates share. Only dev-dependencies name this crate; it depends on nothing.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -69,7 +69,7 @@ impl Client {
     fn shake(&mut self) -> Result<bool, Box<dyn Error>> {
         self.jump(JUMP);
         let peer = self.device.state().peers[0].id;
-        // What is to be sealed asks for it.
+        // A packet to seal asks for it.
         let link = self.device.link(peer).ok_or("no peer")?.clone();
         drop(link.sealer(self.time.now, 1));
         self.device.tick(self.time, &mut self.out);

@@ -14,7 +14,7 @@ pub fn run_all(texts: &[String], interface: &str) -> anyhow::Result<()> {
     texts.iter().try_for_each(|text| run(&command(text, interface)))
 }
 
-/// Runs one command. What it prints goes to stderr.
+/// Runs one command. Its output goes to stderr.
 pub fn run(command: &str) -> anyhow::Result<()> {
     tracing::debug!(%command, "running a hook");
     let status = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).status();

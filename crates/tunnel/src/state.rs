@@ -59,7 +59,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Takes the place. What a process that was killed has left there stays.
+    /// Takes the place. A record that a killed process has left there stays.
     pub fn take(interface: &str) -> anyhow::Result<Self> {
         make_directory()?;
         let at = path(interface, "lock");

@@ -31,7 +31,7 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
     match request.place {
         Place::Foreground => run(request, || ()),
         Place::Daemon => {
-            // What is wrong in the file is reported here, with its warnings.
+            // Errors in the file are reported here, with its warnings.
             request.file.as_deref().map(read).transpose()?;
             daemon::start(request)
         }
@@ -43,7 +43,7 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
 enum End {
     /// As it was asked to: everything is undone.
     Asked,
-    /// The process that moves packets died. What was routed into the tunnel is dropped until somebody undoes that.
+    /// The process that moves packets died. Packets that are routed into the tunnel are dropped until somebody undoes that.
     Blocked(anyhow::Error),
 }
 

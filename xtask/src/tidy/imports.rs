@@ -1,6 +1,6 @@
 //! Reads which file imports which from the tokens of the sources, without test code.
 //!
-//! A node is the module of a file. What a file imports belongs to the file that defines it: re-exports are followed. A file that
+//! A node is the module of a file. An imported name belongs to the file that defines it: re-exports are followed. A file that
 //! declares its children or re-exports what they define does not import them, unless it uses that itself.
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,11 +2,15 @@
 /*
  * How the walk follows pointers and repeats a step, on Linux 6.2 and newer: a load through bpf_rdonly_cast() costs one
  * instruction, and bpf_loop() has no limit that the verifier must count. copy.bpf.h has the same names for older kernels.
+ *
+ * As in follow.bpf.h, the object is opened with reduced BTF and the kernel's ids of types are read-only data. The load that each cast
+ * needs for its id is not seen in the time of a dump, and libbpf's search for each structure in the full BTF took 50 ms of a start.
  */
 #ifndef PARSHALL_SOCKETS_CAST_H
 #define PARSHALL_SOCKETS_CAST_H
 
 #include "kernel.h"
+#include "followed.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
@@ -14,7 +18,7 @@ extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym;
 
 /* A structure, to be read by `->`. A load through the result returns zero if the memory is not mapped any more. */
 #define SOCKET_FOLLOW(type, pointer) \
-	((struct type *)bpf_rdonly_cast((const void *)(pointer), bpf_core_type_id_kernel(struct type)))
+	((struct type *)bpf_rdonly_cast((const void *)(pointer), followed_ids[FOLLOWED_##type]))
 /* A structure of which few fields are read, by SOCKET_READ. */
 #define SOCKET_AT(type, pointer) SOCKET_FOLLOW(type, pointer)
 #define SOCKET_READ(pointer, field) ((pointer)->field)

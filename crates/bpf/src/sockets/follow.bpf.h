@@ -6,8 +6,6 @@
  * The object is opened with reduced BTF. There the types have other ids, but bpf_rdonly_cast() takes the ids of the kernel's BTF.
  * So user space looks up these ids and stores them in `followed_ids` before it loads the object. They are read-only data, which
  * the verifier treats as constants.
- *
- * Each use costs one more load than a constant in the instruction. walk.bpf.c reads most sockets and uses the full BTF instead.
  */
 #ifndef PARSHALL_SOCKETS_FOLLOW_H
 #define PARSHALL_SOCKETS_FOLLOW_H
@@ -19,8 +17,6 @@
 
 /* A load through the result returns zero if the memory is not mapped any more. Since Linux 6.2. */
 extern void *bpf_rdonly_cast(const void *pointer, __u32 btf_id) __ksym __weak;
-
-const volatile __u32 followed_ids[FOLLOWED_TYPES] = {};
 
 #define SOCKET_CASTS bpf_ksym_exists(bpf_rdonly_cast)
 #define SOCKET_CAST(type, pointer) ((struct type *)bpf_rdonly_cast((const void *)(pointer), followed_ids[FOLLOWED_##type]))

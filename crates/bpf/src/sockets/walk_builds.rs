@@ -36,7 +36,7 @@ pub trait Program: Send {
 }
 
 macro_rules! build {
-    ($module:ident, $skel:ident, $builder:ident, $file:literal) => {
+    ($module:ident, $skel:ident, $builder:ident, $file:literal, $set_ids:expr) => {
         mod $module {
             use super::*;
 
@@ -76,17 +76,17 @@ macro_rules! build {
                 }
             }
 
-            pub(super) fn load(
-                batch_max: u32,
-                types: Option<&KernelTypes>,
-            ) -> Result<Box<dyn Program>, libbpf_rs::Error> {
+            pub fn load(batch_max: u32) -> Result<Box<dyn Program>, libbpf_rs::Error> {
                 // Leaked, so that the skeleton needs no lifetime: a page, normally once per process.
                 let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+                let types = super::super::kernel_types();
                 let path = types.and_then(KernelTypes::path);
                 let mut open = $builder::default().open_opts(kernel_types::options(path.as_ref()), object)?;
                 let rodata = open.maps.rodata_data.as_deref_mut().expect("the object has read-only data");
                 let tick = super::super::Tick::of_kernel();
                 rodata.batch_max = batch_max;
+                let set_ids: fn(&mut skel::types::rodata, &[u32]) = $set_ids;
+                set_ids(rodata, types.map_or(&[][..], KernelTypes::ids));
                 (rodata.socket_tick_hz, rodata.socket_tick_us, rodata.socket_tick_ms) = (tick.hz, tick.us, tick.ms);
                 Ok(Box::new(unsignalled(|| open.load())?))
             }
@@ -94,15 +94,12 @@ macro_rules! build {
     };
 }
 
-build!(casts, WalkSkel, WalkSkelBuilder, "walk.skel.rs");
-build!(copies, WalkCopiesSkel, WalkCopiesSkelBuilder, "walk_copies.skel.rs");
+build!(casts, WalkSkel, WalkSkelBuilder, "walk.skel.rs", |rodata, ids| {
+    rodata.followed_ids.iter_mut().zip(ids).for_each(|(to, id)| *to = *id);
+});
+build!(copies, WalkCopiesSkel, WalkCopiesSkelBuilder, "walk_copies.skel.rs", |_, _| {});
 
-/// Loads the build that follows pointers by casts. It uses the kernel's full BTF, because bpf_rdonly_cast takes its type ids.
-pub fn by_casts(batch_max: u32) -> Result<Box<dyn Program>, libbpf_rs::Error> {
-    casts::load(batch_max, None)
-}
-
+/// Loads the build that follows pointers by casts.
+pub use casts::load as by_casts;
 /// Loads the build that copies structures.
-pub fn by_copies(batch_max: u32) -> Result<Box<dyn Program>, libbpf_rs::Error> {
-    copies::load(batch_max, super::kernel_types())
-}
+pub use copies::load as by_copies;

@@ -1,7 +1,8 @@
 //! Pieces of many requests, added up by the way they went.
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
-use parshall_evidence::{Hop, HopKind, PathPart};
+use parshall_evidence::{Hop, HopKind, Object, PathPart, Runner, Stopper};
 
 use super::index::Index;
 use super::walk::{Piece, Step, Target};
@@ -20,6 +21,8 @@ struct Key {
     kind: HopKind,
     syscall: String,
     target: String,
+    /// The other end of the connection that it waited on.
+    peer: Option<SocketAddr>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -83,12 +86,18 @@ impl<'a> Paths<'a> {
             kind: step.kind,
             syscall: self.index.timeline.syscalls.get(&step.syscall).cloned().unwrap_or_default(),
             target: self.target(step),
+            peer: match step.target {
+                Target::Remote(id) if step.kind != HopKind::OtherRequest => self.index.socket(id).map(|s| s.remote),
+                _ => None,
+            },
         }
     }
 
     fn target(&self, step: &Step) -> String {
         match step.target {
-            Target::None if step.kind == HopKind::Stopped => self.stopped_by(step.tid),
+            Target::None if step.kind == HopKind::Stopped => {
+                stopper(self.index, step.tid).map(ToString::to_string).unwrap_or_default()
+            }
             Target::None => String::new(),
             Target::Remote(id) => self.index.socket(id).map_or_else(String::new, |s| match step.kind {
                 // The clients of a service differ in nothing but their ports.
@@ -114,11 +123,6 @@ impl<'a> Paths<'a> {
                 None => format!("thread {tid}"),
             },
         }
-    }
-
-    fn stopped_by(&self, tid: u32) -> String {
-        let pid = self.index.names(tid).map_or(0, |n| n.pid);
-        self.index.timeline.stopped_by.get(&pid).cloned().unwrap_or_default()
     }
 
     /// Adds the small parts to what they are a part of, from the innermost steps outwards.
@@ -190,6 +194,7 @@ fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
     let hops = keys.into_iter().enumerate().map(|(i, key)| {
         let tid = most(sum.threads.get(i)).unwrap_or(0);
         let names = index.names(tid);
+        let targets = sum.targets.get(i).filter(|tids| !tids.is_empty());
         Hop {
             pid: names.map_or(0, |n| n.pid),
             tid,
@@ -199,14 +204,33 @@ fn part(index: &Index<'_>, keys: Vec<Key>, sum: &Sum) -> PathPart {
             process: key.process,
             kind: key.kind,
             syscall: key.syscall,
-            target: match sum.targets.get(i) {
-                Some(tids) if !tids.is_empty() => numbered(index, &key.target, tids),
-                _ => key.target,
+            object: match (key.peer, targets) {
+                (Some(peer), _) => Object::Peer(peer),
+                (None, Some(tids)) => Object::Thread(runner(index, tids)),
+                (None, None) if key.kind == HopKind::Stopped => {
+                    stopper(index, tid).map_or(Object::None, |stopper| Object::Stopper(stopper.clone()))
+                }
+                (None, None) => Object::None,
+            },
+            target: match targets {
+                Some(tids) => numbered(index, &key.target, tids),
+                None => key.target,
             },
             stack: most(sum.stacks.get(i)),
         }
     });
     PathPart { hops: hops.collect(), ns: sum.ns, requests: sum.requests, longest_ns: sum.longest_ns, setup: false }
+}
+
+fn stopper<'t>(index: &Index<'t>, tid: u32) -> Option<&'t Stopper> {
+    index.timeline.stopped_by.get(&index.names(tid)?.pid)
+}
+
+fn runner(index: &Index<'_>, tids: &BTreeMap<u32, u64>) -> Runner {
+    let mut names = tids.keys().filter_map(|tid| index.names(*tid)).peekable();
+    let process = names.peek().map_or_else(String::new, |names| names.process.clone());
+    let pids: BTreeSet<u32> = names.map(|names| names.pid).filter(|pid| *pid != 0).collect();
+    Runner { pid: if pids.len() == 1 { pids.first().copied().unwrap_or(0) } else { 0 }, process }
 }
 
 /// `sh 812`, `worker-3 of app 311`; without a number where the threads of several processes had the same name.

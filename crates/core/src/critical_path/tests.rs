@@ -1,7 +1,7 @@
 //! Critical paths of small timelines made by hand.
 mod turns;
 
-use parshall_evidence::{FdKind, HopKind, PathPart, Service};
+use parshall_evidence::{FdKind, HopKind, PathPart, Service, Stopper};
 
 use super::{clipped, reduced, services};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
@@ -755,6 +755,7 @@ fn who_stopped_a_process_is_the_target_of_its_wait() {
     };
     assert_eq!(target_of(&only(stopped()), HopKind::Stopped), "", "not what it was about to read");
     let mut script = stopped();
-    script.timeline.stopped_by.insert(100, "kill 812 (SIGSTOP)".to_string());
+    let kill = Stopper::Sender { signal: "SIGSTOP".into(), comm: "kill".into(), pid: 812 };
+    script.timeline.stopped_by.insert(100, kill);
     assert_eq!(target_of(&only(script), HopKind::Stopped), "kill 812 (SIGSTOP)");
 }

@@ -44,7 +44,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Why the trial is spoilt; None if it is not. What the host does not say is no reason.
+    /// Why the trial is spoilt; None if it is not. A figure that the host does not give is no reason.
     pub fn breached(&self, found: &Conditions) -> Option<String> {
         let above = [
             ("steal", found.steal, self.steal),

@@ -31,7 +31,7 @@ pub enum Verdict {
     Worse,
     /// B differs from A, by less than that.
     RealButSmall,
-    /// Whatever the difference is, it is smaller than what matters.
+    /// The difference is smaller than what matters.
     Equivalent,
     /// The blocks do not suffice to tell.
     Inconclusive,

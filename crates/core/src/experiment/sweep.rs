@@ -1,7 +1,7 @@
 //! Evaluates a sweep over the values of one variable: where the metric stops to gain (the knee), and where it falls off (the
 //! collapse), each with an interval; and the counters that step there.
 //!
-//! A pass visits each value once. What a pass shares, such as a slower host, is taken out before passes are compared. Intervals
+//! A pass visits each value once. An effect on a whole pass, such as a slower host, is taken out before passes are compared. Intervals
 //! come from the bootstrap: passes are drawn anew with replacement, and everything is found again in each such sweep.
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::stats::quantile;
 
 /// Sweeps drawn for the intervals.
 const RESAMPLES: usize = 2000;
-/// A turn is claimed if at least this share of the drawn sweeps has one.
+/// A turning point is claimed if at least this share of the drawn sweeps has one.
 const SURE: f64 = 0.95;
 /// A counter that changes by less from one value to the next does not step.
 const STEP_MIN: f64 = 2.0;
 /// Fewer passes cannot show that a counter steps: each of them must agree, which chance does in 2 of 2^5 cases.
 const STEP_PASSES: usize = 5;
 
-/// The definition of a turn. Decided before the first trial.
+/// The definition of a turning point. Decided before the first trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepRule {
     /// Smaller values of the metric are better.
@@ -35,9 +35,9 @@ pub struct Shape {
     /// The value with the best level.
     pub best: usize,
     /// None if the curve does not rise to a knee.
-    pub knee: Option<Turn>,
+    pub knee: Option<TurningPoint>,
     /// None if it does not collapse.
-    pub collapse: Option<Turn>,
+    pub collapse: Option<TurningPoint>,
     /// The best value is the last, and no value before it comes close: the knee lies beyond the sweep.
     pub rising_at_end: bool,
 }
@@ -55,14 +55,14 @@ pub struct Level {
 
 /// A value at which the curve turns.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Turn {
-    /// The first value behind the turn.
+pub struct TurningPoint {
+    /// The first value behind the turning point.
     pub at: usize,
     /// The first value of the 95 % interval.
     pub from: usize,
     /// Its last value.
     pub to: usize,
-    /// The share of the drawn sweeps that have such a turn.
+    /// The share of the drawn sweeps that have such a turning point.
     pub share: f64,
 }
 
@@ -71,9 +71,9 @@ pub struct Turn {
 pub struct Step {
     #[allow(missing_docs)]
     pub counter: String,
-    /// Its median before the turn.
+    /// Its median before the turning point.
     pub before: f64,
-    /// Its median at the turn.
+    /// Its median at the turning point.
     pub after: f64,
 }
 
@@ -91,13 +91,13 @@ pub fn shape(passes: &[Vec<f64>], rule: SweepRule, seed: u64) -> Option<Shape> {
         passes.iter().zip(&means).map(|(pass, mean)| pass.iter().map(|v| sign * (v.ln() - mean)).collect()).collect();
     let found_levels = levels(&scores, 0..scores.len());
     let best = (0..values).fold(0, |best, at| if found_levels[at] > found_levels[best] { at } else { best });
-    let found = turns(&found_levels, best, rule);
+    let found = turning_points(&found_levels, best, rule);
 
     let mut random = fastrand::Rng::with_seed(seed);
     let drawn: Vec<Vec<f64>> = (0..RESAMPLES)
         .map(|_| levels(&scores, std::iter::repeat_with(|| random.usize(..scores.len())).take(scores.len())))
         .collect();
-    let drawn_turns: Vec<Turns> = drawn.iter().map(|levels| turns(levels, best, rule)).collect();
+    let drawn_points: Vec<TurningPoints> = drawn.iter().map(|levels| turning_points(levels, best, rule)).collect();
     let level = |at: usize, median: f64| {
         let all: Vec<f64> = drawn.iter().map(|levels| levels[at]).collect();
         let ends = [0.025, 0.975].map(|q| (sign * quantile(&all, q).unwrap_or(median) + scale).exp());
@@ -106,8 +106,8 @@ pub fn shape(passes: &[Vec<f64>], rule: SweepRule, seed: u64) -> Option<Shape> {
     Some(Shape {
         levels: found_levels.iter().enumerate().map(|(at, median)| level(at, *median)).collect(),
         best,
-        knee: turn(found.knee, drawn_turns.iter().map(|turns| turns.knee)),
-        collapse: turn(found.collapse, drawn_turns.iter().map(|turns| turns.collapse)),
+        knee: turning_point(found.knee, drawn_points.iter().map(|points| points.knee)),
+        collapse: turning_point(found.collapse, drawn_points.iter().map(|points| points.collapse)),
         rising_at_end: found.knee.is_none() && best == values - 1,
     })
 }
@@ -134,7 +134,7 @@ fn step(counter: &str, passes: &[Vec<f64>], before: usize, after: usize) -> Opti
     (agree && factor >= STEP_MIN.ln()).then(|| (factor, Step { counter: counter.to_owned(), before, after }))
 }
 
-struct Turns {
+struct TurningPoints {
     knee: Option<usize>,
     collapse: Option<usize>,
 }
@@ -151,25 +151,25 @@ fn levels(scores: &[Vec<f64>], of: impl Iterator<Item = usize>) -> Vec<f64> {
     (0..scores[0].len()).map(median).collect()
 }
 
-/// The turns as seen from one value as the best. A drawn sweep keeps that of the real one: its own would be the one with the most
+/// The turning points, with one value as the best. A drawn sweep keeps that of the real one: its own would be the one with the most
 /// luck, and its level too high.
-fn turns(levels: &[f64], best: usize, rule: SweepRule) -> Turns {
+fn turning_points(levels: &[f64], best: usize, rule: SweepRule) -> TurningPoints {
     let near = levels[best] + (1.0 - rule.knee).ln();
     let far = levels[best] + (1.0 - rule.collapse).ln();
     let knee = levels.iter().position(|level| *level >= near).filter(|at| *at > 0 && *at + 1 < levels.len());
     let fallen = levels.iter().rev().take_while(|level| **level < far).count();
     let collapse = Some(levels.len() - fallen).filter(|at| fallen > 0 && *at > best);
-    Turns { knee, collapse }
+    TurningPoints { knee, collapse }
 }
 
-/// The turn, if the drawn sweeps agree that there is one.
-fn turn(found: Option<usize>, drawn: impl ExactSizeIterator<Item = Option<usize>>) -> Option<Turn> {
+/// The turning point, if the drawn sweeps agree that there is one.
+fn turning_point(found: Option<usize>, drawn: impl ExactSizeIterator<Item = Option<usize>>) -> Option<TurningPoint> {
     let of = drawn.len() as f64;
     let places: Vec<f64> = drawn.flatten().map(|at| at as f64).collect();
     let share = places.len() as f64 / of;
     let [from, to] = [0.025, 0.975].map(|q| quantile(&places, q).map(|at| at as usize));
     let (at, from, to) = (found?, from?, to?);
-    (share >= SURE).then_some(Turn { at, from: from.min(at), to: to.max(at), share })
+    (share >= SURE).then_some(TurningPoint { at, from: from.min(at), to: to.max(at), share })
 }
 
 #[cfg(test)]
@@ -209,8 +209,8 @@ mod tests {
         let latency = [50.0, 20.0, 10.0, 10.1, 10.0, 30.0];
         let shape =
             shape(&passes(&latency, 8, 0.02, 2), SweepRule { lower_is_better: true, ..RULE }, 9).expect("a shape");
-        assert_eq!(shape.knee.map(|turn| turn.at), Some(2));
-        assert_eq!(shape.collapse.map(|turn| turn.at), Some(5));
+        assert_eq!(shape.knee.map(|point| point.at), Some(2));
+        assert_eq!(shape.collapse.map(|point| point.at), Some(5));
         assert!(shape.levels[0].median > shape.levels[2].median);
     }
 

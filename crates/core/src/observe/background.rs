@@ -23,7 +23,7 @@ const INTERVALS_FINISHING: usize = 14;
 /// The most intervals that are looked at.
 pub const INTERVALS: usize = INTERVALS_FINISHING;
 
-/// What the work is for.
+/// The phase that the work is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// It loads and attaches the probes.
@@ -34,7 +34,7 @@ pub enum Phase {
     Finishing,
 }
 
-/// What the work did between two measurements.
+/// The work between two measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Interval {
     /// Its length.

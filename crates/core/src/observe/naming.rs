@@ -12,7 +12,7 @@ const SAMPLED_MAX: usize = 16_384;
 /// Stacks of wakers that are named at most, those that ended most time first.
 const WAKERS_MAX: usize = 256;
 
-/// What refers to the stacks of a window.
+/// The references to the stacks of a window.
 pub struct References<'a, S> {
     /// The threads of the subject.
     pub threads: &'a [ThreadRecord],

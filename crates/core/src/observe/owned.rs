@@ -1,10 +1,10 @@
-//! What happened to connections, by who has them, and what of it is the subject's. The probes count it for all that they observe,
+//! Events of connections, by their owners, and which of them are the subject's. The probes count them for all that they observe,
 //! and that is more than the subject: processes that it may wait for are observed with it.
 use std::collections::HashSet;
 
 use parshall_evidence::{Accepted, NetCounts};
 
-/// What happened in the window to the connections of one process; or, where that is not known, to those of one port.
+/// Events in the window of the connections of one process; or, where that is not known, to those of one port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owned {
     /// The process, 0 when it is not known.
@@ -33,7 +33,7 @@ pub struct Owned {
     pub resets_from_opener: u64,
 }
 
-/// Whose the listeners at ports are, by network namespace and port. Of a connection that nobody has read from yet, nothing else
+/// The owners of listeners, by network namespace and port. Of a connection that nobody has read from yet, nothing else
 /// tells whose it is.
 #[derive(Debug, Default)]
 pub struct Listeners {
@@ -65,7 +65,7 @@ impl Listeners {
         self.subjects.contains(&at) || self.others.contains(&at)
     }
 
-    /// Whether others than the subject listen there. What nobody is known to hold is taken as the subject's.
+    /// Whether others than the subject listen there. A listener without a known owner is taken as the subject's.
     pub fn are_others(&self, at: (u64, u16)) -> bool {
         self.others.contains(&at) && !self.subjects.contains(&at)
     }

@@ -1,7 +1,7 @@
 //! Signals that reach `parshall run`: which are passed on to the command, and when they end the observation before it.
 //!
-//! What is typed at a terminal (Ctrl-C, Ctrl-\\) and what a process sends to the whole process group, as timeout(1) does,
-//! reaches the command too. Passed on, it would arrive twice, which many programs take for "at once". What is sent to
+//! A signal that is typed at a terminal (Ctrl-C, Ctrl-\\) or sent to the whole process group, as timeout(1) does,
+//! reaches the command too. Passed on, it would arrive twice, which many programs take for "at once". A signal to
 //! parshall alone is meant for the command.
 
 /// Two typed interrupts within this time end the observation of a command that goes on.
@@ -22,7 +22,7 @@ pub struct Arrival {
     pub at_ns: u64,
 }
 
-/// What has arrived so far.
+/// The signals that have arrived so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signals {
     last_typed_ns: Option<u64>,

@@ -38,7 +38,7 @@ const BUDGET_BUSY: f64 = 0.01;
 /// On an idle host probing takes nothing from anyone; as much as this is then fine.
 const BUDGET_IDLE: f64 = 0.03;
 
-/// What the probes have cost since the slice began.
+/// The cost of the probes since the slice began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// CPU time of the probes in the kernel, without dispatch.
@@ -65,7 +65,7 @@ impl Cost {
         self.events.saturating_mul(1_000_000_000) < self.elapsed_ns.saturating_mul(EVENTS_PER_S_FREE)
     }
 
-    /// What was spent after the first `elapsed_ns` of a slice, which took `kernel_ns`.
+    /// The cost after the first `elapsed_ns` of a slice, which took `kernel_ns`.
     fn since(self, (elapsed_ns, kernel_ns): (Ns, u64)) -> Self {
         let (kernel_ns, elapsed_ns) =
             (self.kernel_ns.saturating_sub(kernel_ns), self.elapsed_ns.saturating_sub(elapsed_ns));
@@ -73,7 +73,7 @@ impl Cost {
     }
 }
 
-/// What to do now.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing changes.

@@ -99,7 +99,7 @@ pub struct Capacity {
     pub pipes: u32,
 }
 
-/// What the descriptors are divided for. Connections and sessions have budgets of their own: a flood of datagrams, whose
+/// The uses that the descriptors are divided for. Connections and sessions have budgets of their own: a flood of datagrams, whose
 /// sources anybody can forge, must not take the descriptors of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demand {
@@ -140,7 +140,7 @@ impl Capacity {
     }
 }
 
-/// The descriptors that are for connections, where there are UDP listeners, too. What one protocol is not allowed to use is
+/// The descriptors that are for connections, where there are UDP listeners, too. The part that one protocol is not allowed to use is
 /// the other's; where both are allowed more than there is, each gets its part.
 fn for_connections(rest: u64, demand: &Demand) -> u64 {
     let half = rest / 2;

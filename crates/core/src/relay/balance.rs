@@ -102,11 +102,6 @@ impl Balancer {
         true
     }
 
-    /// Whether a target gets no connections because of failures, for metrics.
-    pub fn is_paused(&self, target: usize, now: Ns) -> bool {
-        self.targets.get(target).is_some_and(|state| state.paused_until > now)
-    }
-
     /// Smooth weighted round robin, as nginx has it: each target's current weight grows by its weight; the target with the
     /// highest comes first, and its current weight is reduced by the sum of the weights. Weights 5, 1, 1 give a a b a c a a
     /// instead of a a a a a b c.
@@ -206,6 +201,10 @@ mod tests {
         Ipv4Addr::from_bits(n).into()
     }
 
+    fn is_paused(balancer: &Balancer, target: usize, now: Ns) -> bool {
+        balancer.targets[target].paused_until > now
+    }
+
     #[test]
     fn round_robin_spreads_turns_by_weight() {
         let mut balancer = balancer(Balance::RoundRobin, &[5, 1, 1]);
@@ -258,7 +257,7 @@ mod tests {
         let mut balancer = balancer(Balance::RoundRobin, &[1, 1]);
         assert!(!balancer.failed(0, 0));
         balancer.succeeded(0);
-        assert!(!balancer.failed(0, 0) && balancer.failed(0, 0) && balancer.is_paused(0, 0));
+        assert!(!balancer.failed(0, 0) && balancer.failed(0, 0) && is_paused(&balancer, 0, 0));
         for _ in 0..5 {
             assert_eq!(order(&mut balancer, 9 * SECOND, &[]), [1]);
         }
@@ -278,7 +277,7 @@ mod tests {
         balancer.failed(0, 0);
         balancer.failed(0, 0);
         assert_eq!(order(&mut balancer, 10 * SECOND, &[]), [0]);
-        assert!(balancer.is_paused(0, 19 * SECOND) && !balancer.is_paused(0, 20 * SECOND));
+        assert!(is_paused(&balancer, 0, 19 * SECOND) && !is_paused(&balancer, 0, 20 * SECOND));
     }
 
     #[test]
@@ -316,7 +315,7 @@ mod tests {
             for (client, pause, target, success, down) in steps {
                 now += pause;
                 let healthy: Vec<_> =
-                    (0..weights.len()).filter(|i| !down[*i] && !balancer.is_paused(*i, now)).collect();
+                    (0..weights.len()).filter(|i| !down[*i] && !is_paused(&balancer, *i, now)).collect();
                 balancer.order(now, nth(client), &[client, client / 2, 7], &down, &mut out);
                 let mut sorted = out.clone();
                 sorted.sort_unstable();

@@ -31,11 +31,6 @@ impl Checked {
         self.due
     }
 
-    /// When a check that begins `now` times out.
-    pub fn times_out(&self, now: Ns) -> Ns {
-        now.saturating_add(ns(self.check.timeout))
-    }
-
     /// Whether the target may be used.
     pub fn is_up(&self) -> bool {
         self.up
@@ -114,7 +109,6 @@ mod tests {
             (0..10).map(|i| Checked::new(check(1, 1), 5 * SECOND, i * SECOND / 10 + 7).due()).collect();
         assert!(first.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(first.iter().all(|due| (5 * SECOND..6 * SECOND).contains(due)));
-        assert_eq!(Checked::new(check(1, 1), 0, 0).times_out(SECOND), 3 * SECOND);
     }
 
     proptest! {
@@ -136,7 +130,7 @@ mod tests {
             for interval in [Duration::from_nanos(nanos % 20), Duration::from_secs(secs)] {
                 let mut target = Checked::new(Check { interval, timeout: interval, rise: 0, fall: 0 }, now, random);
                 target.result(now, false, random);
-                prop_assert!(!target.is_up() && target.due() >= now && target.times_out(now) >= now);
+                prop_assert!(!target.is_up() && target.due() >= now);
                 prop_assert!(target.due() > now || now == Ns::MAX, "a check is never due again at once");
             }
         }

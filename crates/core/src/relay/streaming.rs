@@ -13,7 +13,7 @@ const STREAM_BYTES: u64 = 64 * 1024;
 /// A turn that moves fewer bytes counts as quiet.
 const QUIET_BYTES: u64 = 16 * 1024;
 /// Quiet turns in a row after which a direction no longer streams.
-const QUIET_TURNS: u8 = 8;
+const QUIET_SPLICES: u8 = 8;
 
 /// Whether a direction streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,12 +64,12 @@ impl Rhythm {
 
     /// A turn of splice has moved `bytes` before it had to wait for more.
     pub fn spliced(&mut self, bytes: u64) {
-        let (goes_on, turns) = match self.pace {
+        let (goes_on, in_a_row) = match self.pace {
             Pace::Quiet => (bytes >= STREAM_BYTES, FULL_READS),
-            Pace::Streaming => (bytes < QUIET_BYTES, QUIET_TURNS),
+            Pace::Streaming => (bytes < QUIET_BYTES, QUIET_SPLICES),
         };
         self.run = if goes_on { self.run.saturating_add(1) } else { 0 };
-        if self.run >= turns {
+        if self.run >= in_a_row {
             match self.pace {
                 Pace::Quiet => (self.pace, self.run) = (Pace::Streaming, 0),
                 Pace::Streaming => self.calm(),
@@ -136,12 +136,12 @@ mod tests {
     #[test]
     fn a_stream_that_goes_quiet_goes_back() {
         let mut rhythm = Rhythm { pace: Pace::Streaming, run: 0, doublings: 2 };
-        for _ in 0..QUIET_TURNS - 1 {
+        for _ in 0..QUIET_SPLICES - 1 {
             rhythm.spliced(100);
         }
         rhythm.spliced(1 << 20);
         assert_eq!(rhythm.pace(), Pace::Streaming);
-        for _ in 0..QUIET_TURNS {
+        for _ in 0..QUIET_SPLICES {
             rhythm.spliced(100);
         }
         assert_eq!(rhythm, Rhythm::default());

@@ -126,7 +126,7 @@ fn who(hop: &ChainHop) -> String {
     format!("{who}{more}")
 }
 
-/// What to do; None where nothing is known.
+/// The remedy; None where nothing is known.
 pub(super) fn fix(finding: &Finding) -> Option<Fix> {
     (!finding.fix.text.is_empty()).then(|| Fix {
         title: Title("FIX"),

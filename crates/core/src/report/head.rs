@@ -1,4 +1,4 @@
-//! Whom a report is about, and how it was made.
+//! The subject of a report, and how it was made.
 use parshall_evidence::{CommandEnd, Origin, Report, Rung, ServiceReport};
 
 use super::page::Detail;

@@ -87,7 +87,7 @@ fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> Vec<String> {
     groups.into_iter().map(|(why, causes)| format!("{} ({why})", causes.join(", "))).collect()
 }
 
-/// What limits how far the verdict can be trusted: what was lost comes first.
+/// Limits of the trust in the verdict: losses come first.
 fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
     let probe = &report.probe;
     let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a report says, for every format: the sentences and, row by row, the page. Widths, colours and markup are the formats'.
+//! The contents of a report, for every format: the sentences and, row by row, the page. Widths, colours and markup are the formats'.
 mod finding;
 mod head;
 mod make;

@@ -8,7 +8,7 @@ use crate::units;
 /// How much of a report a page has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Detail {
-    /// What a user acts on.
+    /// The part that a user acts on.
     #[default]
     Short,
     /// Everything.
@@ -19,12 +19,12 @@ pub enum Detail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Title(pub &'static str);
 
-/// A report in words and figures. What is empty is not shown.
+/// A report in words and figures. Empty parts are not shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// How much of the report it has.
     pub detail: Detail,
-    /// Whom it is about, for how long, how it was observed and what that cost; an item each.
+    /// The subject, for how long, how it was observed and what that cost; an item each.
     pub head: Vec<String>,
     /// When, where and by what the observation was made.
     pub origin: Vec<String>,
@@ -32,13 +32,13 @@ pub struct Page {
     pub verdict: Verdict,
     /// The way from the service to the cause.
     pub chain: Option<Chain>,
-    /// What to do.
+    /// The remedy.
     pub fix: Option<Fix>,
     /// The services, where there are several.
     pub services: Option<Services>,
     /// Where the time went.
     pub time: Vec<Bars>,
-    /// What the slowest requests waited for.
+    /// The waits of the slowest requests.
     pub tail: Option<(Title, String)>,
     /// The numbers that the cause rests on.
     pub evidence: Option<(Title, Vec<EvidenceRow>)>,
@@ -46,7 +46,7 @@ pub struct Page {
     pub others: Option<Others>,
     /// Causes that do not hold, and causes that could not be tested.
     pub listed: Vec<Listed>,
-    /// What limits how far the verdict can be trusted.
+    /// Limits of the trust in the verdict.
     pub notes: Option<(Title, Vec<String>)>,
     /// Notes that are left out of a short page, in words.
     pub more_notes: Option<String>,
@@ -55,7 +55,7 @@ pub struct Page {
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// What kind of answer, in capitals.
+    /// The kind of answer, in capitals.
     pub title: Title,
     /// The same as data, for colours.
     pub status: Status,
@@ -79,9 +79,9 @@ pub struct Chain {
 /// A process on the way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HopRow {
-    /// Who: `gunicorn 901, 902 (2 of 2)`.
+    /// The processes: `gunicorn 901, 902 (2 of 2)`.
     pub who: String,
-    /// What it does or waits for.
+    /// Its action or wait.
     pub does: String,
     /// Its stack in this wait, if it was seen.
     pub stack: Option<Stack>,
@@ -96,7 +96,7 @@ pub struct Stack {
     pub more: Option<String>,
 }
 
-/// What to do.
+/// The remedy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fix {
     /// The heading.
@@ -110,7 +110,7 @@ pub struct Fix {
 /// A command to type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// What it is for, without a colon.
+    /// The purpose, without a colon.
     pub label: String,
     /// The command line.
     pub command: String,
@@ -132,7 +132,7 @@ pub struct Services {
 pub struct Bars {
     /// The heading; that of the first account alone.
     pub title: Option<Title>,
-    /// Whose time.
+    /// The one whose time it is.
     pub of: String,
     /// By state.
     pub rows: Vec<TimeRow>,
@@ -141,7 +141,7 @@ pub struct Bars {
 /// A part of the time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimeRow {
-    /// What the time was spent on.
+    /// The use of the time.
     pub label: String,
     /// Share of all of it.
     pub share: f64,
@@ -154,7 +154,7 @@ pub struct TimeRow {
 pub struct EvidenceRow {
     /// The number with its unit; empty where there is none.
     pub figure: String,
-    /// What it is of, and further figures.
+    /// The object of the figure, and further figures.
     pub words: Vec<String>,
     /// A stack that shows it.
     pub stack: Option<Stack>,
@@ -178,7 +178,7 @@ pub struct Other {
     pub headline: String,
     /// Cause id.
     pub id: String,
-    /// Who waits for whom, and what to do.
+    /// The chain of waits, and the remedy.
     pub sentences: Vec<String>,
     /// Commands to type next.
     pub commands: Vec<Command>,
@@ -191,7 +191,7 @@ pub struct Listed {
     pub title: Title,
     /// Causes with their reason, an item each.
     pub items: Vec<String>,
-    /// What is said below the list, or instead of it.
+    /// The sentence below the list, or instead of it.
     pub summary: Option<String>,
 }
 

@@ -83,7 +83,7 @@ pub fn simplified(symbol: &str) -> String {
     }
 }
 
-/// What may follow `operator`, the longest first.
+/// Symbols that may follow `operator`, the longest first.
 const OPERATORS: [&str; 16] =
     ["<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "()", "[]", "==", "!=", "<", ">", "="];
 

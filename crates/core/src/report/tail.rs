@@ -1,4 +1,4 @@
-//! What the slowest requests of a service waited for, in a line.
+//! The waits of the slowest requests of a service, in a line.
 use parshall_evidence::{Report, ServiceReport, TailReport};
 
 use super::page::{Detail, Title};

@@ -1,4 +1,4 @@
-//! What holds of each page, whatever the report.
+//! Properties of each page, whatever the report.
 use parshall_evidence::{FdKind, FlowState, Release, Role, Status};
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Reading numbers and attributes out of netlink messages, whose bytes may be anything.
 
-/// Bytes in native order. What is beyond the end reads as 0: the kernel's structures grow at their end, and those of older
+/// Bytes in native order. Bytes beyond the end read as 0: the kernel's structures grow at their end, and those of older
 /// kernels are shorter.
 #[derive(Debug, Clone, Copy)]
 pub struct Bytes<'a>(pub &'a [u8]);

@@ -1,4 +1,4 @@
-//! What the tables of sockets share: their names, how replies are read, and the memory of a socket.
+//! Parts that the tables of sockets share: their names, how replies are read, and the memory of a socket.
 use parshall_evidence::socket::{Groups, SocketRecord};
 
 use super::bytes::Bytes;
@@ -24,7 +24,7 @@ pub enum Table {
 pub struct Reading {
     /// Fields that are wanted; the others stay 0.
     pub groups: Groups,
-    /// What the kernel's release says of its structures.
+    /// The layout of structures by the kernel's release.
     pub layout: Layout,
 }
 

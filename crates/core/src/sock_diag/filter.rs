@@ -1,5 +1,5 @@
 //! INET_DIAG_REQ_BYTECODE: the part of a selection that the kernel can test by itself, as a program of conditional jumps
-//! (`inet_diag_bc_run`). What it accepts is tested again, so it may accept too much but never too little.
+//! (`inet_diag_bc_run`). Sockets that it accepts are tested again, so it may accept too much but never too little.
 use std::net::IpAddr;
 
 use parshall_evidence::socket::{Prefix, Selection, Side};

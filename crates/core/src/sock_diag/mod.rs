@@ -1,7 +1,7 @@
 //! SOCK_DIAG (`sock_diag(7)`) as bytes: requests made from a selection, records read from replies. Pure functions that take any bytes,
 //! for every product that reads sockets by netlink; `parshall_sys::sock_diag` sends and receives.
 //!
-//! What netlink does not report, and what is therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
+//! Fields that netlink does not report, and that are therefore 0 in every record from here: `address`; `reuse`, `nodelay`;
 //! `cgroup_id` of UNIX sockets, TIME_WAIT and embryonic connections; everything but identity and timer of those two;
 //! `mark` and details of the upper layer without CAP_NET_ADMIN; `netns`, which the reader knows. `priority` is known
 //! only where no class is set.

@@ -65,7 +65,7 @@ pub fn tables(selection: &Selection) -> Vec<DumpRequest> {
     dumps
 }
 
-/// What identifies one TCP socket to the kernel.
+/// The identity of one TCP socket for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SocketId {
     /// Address family of the socket (AF_INET6 also for v4-mapped addresses).

@@ -9,7 +9,7 @@ const NOTSENT_BYTES: usize = 144;
 const BYTES_SENT: usize = 200;
 const BYTES_RETRANS: usize = 208;
 
-/// What differs between kernels without showing in the length of a message.
+/// Differences between kernels that do not show in the length of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The last four bytes of tcp_info are bit fields (Linux 7.0), where 6.18 and 6.19 have two numbers of two bytes.

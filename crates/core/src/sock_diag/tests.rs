@@ -237,7 +237,7 @@ fn requests_say_what_is_wanted() {
     assert!(tables(&ported).iter().all(|dump| dump.table != Unix));
 }
 
-/// What the kernel does with a program (net/ipv4/inet_diag.c), with its checks.
+/// A program run as by the kernel (net/ipv4/inet_diag.c), with its checks.
 fn kernel_lets_through(program: &[u8], record: &SocketRecord) -> bool {
     let u16_at = |at: usize| u16::from_ne_bytes([program[at], program[at + 1]]);
     let mut landings = vec![];

@@ -139,6 +139,11 @@ fn hop() -> impl Strategy<Value = Hop> {
             kind,
             syscall: syscall.to_string(),
             target: target.to_string(),
+            object: match (target.parse(), target) {
+                (Ok(address), _) => Object::Peer(address),
+                (Err(_), "app" | "sh") => Object::Thread(Runner { pid: 0, process: target.to_string() }),
+                (Err(_), _) => Object::None,
+            },
             stack: (tid == 101).then_some(tid % 2),
         },
     )
@@ -217,7 +222,7 @@ fn counters() -> impl Strategy<Value = Counters> {
     })
 }
 
-/// What waits: a few ends of some processes that may be each other's, and threads in all states.
+/// Waits: a few ends of some processes that may be each other's, and threads in all states.
 fn waiting() -> impl Strategy<Value = Waiting> {
     let ages = (proptest::option::of(ns()), proptest::option::of(ns()), ns(), ns());
     let end = (0..8u64, any::<[bool; 3]>(), select(vec![1u8, 2, 8]), 100..103u32, 0..2u64, ages);

@@ -76,7 +76,7 @@ pub fn capture(flows: Vec<FlowBuilder>, threads: Vec<ThreadBuilder>) -> Capture 
 /// A flow under construction.
 #[derive(Debug, Clone)]
 pub struct FlowBuilder {
-    /// What was built so far.
+    /// The capture so far.
     pub record: FlowRecord,
     /// Its stalls.
     pub stalls: Vec<FlowStall>,
@@ -248,7 +248,7 @@ impl FlowBuilder {
 /// A thread under construction.
 #[derive(Debug, Clone)]
 pub struct ThreadBuilder {
-    /// What was built so far.
+    /// The capture so far.
     pub record: ThreadRecord,
     /// Its stalls.
     pub stalls: Vec<ThreadStall>,

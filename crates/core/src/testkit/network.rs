@@ -9,7 +9,7 @@ use super::{FlowBuilder, MS, WINDOW_NS};
 
 /// Round trip of the flows made here.
 const RTT_MS: u64 = 20;
-/// What their window or buffer lets through in a round trip.
+/// Bytes that their window or buffer lets through in a round trip.
 const WINDOW: u64 = 16_384;
 
 fn far(id: u64, role: Role) -> FlowBuilder {

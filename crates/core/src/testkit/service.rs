@@ -1,7 +1,7 @@
 //! Services made by hand, for tests: a number of requests, and shares of their time that went one way each.
 use std::net::{Ipv4Addr, SocketAddr};
 
-use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service, Transport};
+use parshall_evidence::{Capture, Hop, HopKind, Object, PathPart, Runner, Service, Stopper, Transport};
 
 use super::{ThreadBuilder, WINDOW_NS, capture};
 
@@ -51,14 +51,32 @@ impl Hops {
             kind,
             syscall: syscall.to_string(),
             target: String::new(),
+            object: Object::None,
             stack: None,
         });
         self
     }
 
-    /// What the last hop waits for.
-    pub fn target(mut self, target: &str) -> Hops {
-        self.hops.last_mut().expect("a hop").target = target.to_string();
+    /// The object of the last hop's wait: a file, or the address of a peer.
+    pub fn target(self, target: &str) -> Hops {
+        self.object(target.parse().map_or(Object::None, Object::Peer), target)
+    }
+
+    /// The thread that has the CPU for which the last hop waits.
+    pub fn runs(self, process: &str, pid: u32) -> Hops {
+        let words = if pid == 0 { process.to_string() } else { format!("{process} {pid}") };
+        self.object(Object::Thread(Runner { pid, process: process.to_string() }), &words)
+    }
+
+    /// The one that stopped the process of the last hop.
+    pub fn stopped_by(self, stopper: Stopper) -> Hops {
+        let words = stopper.to_string();
+        self.object(Object::Stopper(stopper), &words)
+    }
+
+    fn object(mut self, object: Object, words: &str) -> Hops {
+        let hop = self.hops.last_mut().expect("a hop");
+        (hop.object, hop.target) = (object, words.to_string());
         self
     }
 
@@ -72,7 +90,7 @@ impl Hops {
 /// A service under construction, observed for the whole window.
 #[derive(Debug, Clone)]
 pub struct ServiceBuilder {
-    /// What was built so far.
+    /// The service so far.
     pub record: Service,
     parts: Vec<(Hops, f64)>,
 }

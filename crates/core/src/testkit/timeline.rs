@@ -31,7 +31,7 @@ pub fn client_socket(port: u16) -> Socket {
 /// A timeline under construction: one slice of 1 ms, process 100 is asked about. The process of a thread is its id divided
 /// by 10 and multiplied by 10.
 pub struct Script {
-    /// What was built so far.
+    /// The timeline so far.
     pub timeline: Timeline,
 }
 

@@ -1,6 +1,6 @@
 //! Whether a change helped: figures of windows without it and with it, pair by pair.
 //!
-//! A pair's two windows lie side by side, so a load that comes and goes changes both. What is compared is the logarithm of their
+//! A pair's two windows lie side by side, so a load that comes and goes changes both. The comparison is of the logarithm of their
 //! ratio: twice as fast and half as fast then are equally far from no difference, and a few good pairs cannot outweigh a bad one.
 use parshall_evidence::{ComparedFigure, TrialOutcome, TrialStatus, TrialWindow};
 

@@ -1,4 +1,4 @@
-//! What one window says of the service: requests, bytes, CPU time; and the figures that are made of them.
+//! The service by one window: requests, bytes, CPU time; and the figures that are made of them.
 use parshall_evidence::{Capture, TrialWindow};
 
 use crate::judge;
@@ -64,7 +64,7 @@ impl Figure {
         }
     }
 
-    /// Its value in a window. What did not happen at all counts as having happened once, so that a service that stands still is
+    /// Its value in a window. An event that did not happen at all counts as one, so that a service that stands still is
     /// compared too, and with too good a value.
     pub fn value(self, window: &TrialWindow) -> f64 {
         let (requests, bytes) = (window.requests.max(1.0), window.bytes.max(1) as f64);

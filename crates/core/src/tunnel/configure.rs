@@ -17,7 +17,7 @@ use super::output::{Event, Output};
 use super::peer::Peer;
 use super::peer_id::PeerId;
 
-/// A change of a device. What is `None` stays as it is.
+/// A change of a device. A part that is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceChange {
     /// An unset key ([`PrivateKey::is_unset`]) removes the key.

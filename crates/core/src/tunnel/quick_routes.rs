@@ -1,4 +1,4 @@
-//! Which prefixes are routed into a tunnel, by which table, and which of them are blocked when its interface is gone. Who sets them up
+//! Which prefixes are routed into a tunnel, by which table, and which of them are blocked when its interface is gone. How they are set up
 //! is not decided here.
 use ipnet::IpNet;
 

@@ -9,7 +9,7 @@ use parshall_evidence::{CopyPattern, FlowCalls, FlowRecord, Role, RunQueue, TcpS
 
 use crate::cells::{call_cells, off_cells};
 
-/// What the flows are assembled from; times are CLOCK_MONOTONIC nanoseconds.
+/// The parts that flows are assembled from; times are CLOCK_MONOTONIC nanoseconds.
 pub struct FlowParts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),
@@ -94,7 +94,7 @@ fn before_calls(last: &TcpSnapshot, calls: &FlowCalls, at_ns: u64) -> TcpSnapsho
     }
 }
 
-/// What the threads are assembled from.
+/// The parts that threads are assembled from.
 pub struct ThreadParts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),

@@ -75,7 +75,7 @@ struct Session {
     windows: u64,
 }
 
-/// What the probes have reported in a window so far.
+/// The probes' reports in a window so far.
 struct Window<'a> {
     probes: &'a mut Probes,
     follower: &'a mut Follower,
@@ -211,7 +211,7 @@ impl Window<'_> {
         let (open_flows, live_threads) = (self.probes.flows()?, self.probes.threads()?);
         self.probes.rest();
         self.drain(events);
-        // What ended before the window was over comes first and so wins over the later dump.
+        // Flows and threads that ended within the window come first and so win over the later dump.
         let (kept, rest) = self.ended_flows.take();
         self.merge(&rest);
         self.last_flows.extend(kept.into_iter().chain(open_flows));
@@ -318,7 +318,7 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// What could not be seen, a sentence each.
+    /// Gaps of the observation, a sentence each.
     fn blind(&self, counters: &Counters) -> Vec<String> {
         let mut blind: Vec<String> = self.probes.missing();
         if self.unsampled_cpus > 0 {
@@ -354,7 +354,7 @@ impl Window<'_> {
         })
     }
 
-    /// What happened to the subject's connections.
+    /// Events of the subject's connections.
     fn net(&mut self, counters: &Counters) -> NetCounts {
         let observed = self.follower.subject(self.probes);
         let counts = self.probes.net_counts().into_iter();
@@ -362,7 +362,7 @@ impl Window<'_> {
         let by_port = owned.iter().filter(|one| one.pid == 0 && !one.followed);
         self.follower.know_listeners(by_port.map(|one| (one.netns, one.port)));
         let is_subject = |owned: &Owned| {
-            // What another process accepted from a listener that it shares with the subject is that one's.
+            // A connection that another process accepted from a listener shared with the subject is that one's.
             let foreign = self.resolved.select.by_process() && owned.pid != 0 && !observed.contains(&owned.pid);
             !foreign && !self.follower.owns_counts(owned)
         };
@@ -433,7 +433,7 @@ impl Window<'_> {
     }
 }
 
-/// What the probes have reported since the last window is of no window; who stopped a process may still hold it.
+/// The probes' reports since the last window are of no window; the one that stopped a process may still hold it.
 fn discard(probes: &Probes, follower: &mut Follower) {
     let mut events = Vec::new();
     for _ in 0..DRAINS_MAX {
@@ -447,7 +447,7 @@ fn discard(probes: &Probes, follower: &mut Follower) {
     }
 }
 
-/// The counters at the begin of a window. What found no place while the window was prepared is counted in it.
+/// The counters at the begin of a window. Records that found no place while the window was prepared are counted in it.
 fn begun(before: Counters, now: Counters) -> Counters {
     Counters {
         untracked: before.untracked,
@@ -472,7 +472,7 @@ fn since(now: Counters, then: Counters) -> Counters {
     }
 }
 
-/// What the kernel refused, by what cannot be ruled out without it.
+/// Refusals of the kernel, by what cannot be ruled out without it.
 fn unseen(probes: &Probes) -> Vec<Unseen> {
     let causes = |lost: &Missing| lost.causes.iter().map(|id| (*id).to_owned()).collect();
     probes.lost().iter().map(|lost| Unseen { what: lost.to_string(), causes: causes(lost) }).collect()
@@ -523,7 +523,7 @@ fn add_processes(probes: &Probes, resolved: &Resolved) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a process sends and receives by MPTCP is not seen at the subflows, which are what is observed.
+/// The data of a process on MPTCP is not seen at the subflows, which are what is observed.
 fn unseen_mptcp(resolved: &Resolved, flows: &[FlowRecord]) -> Option<String> {
     let of_mptcp = || resolved.sockets.iter().filter(|sock| sock.mptcp);
     let ports: HashSet<(u64, u16)> = of_mptcp().filter(|s| s.listening).map(|s| (s.netns, s.local.port())).collect();
@@ -539,7 +539,7 @@ fn unseen_mptcp(resolved: &Resolved, flows: &[FlowRecord]) -> Option<String> {
     })
 }
 
-/// What another process accepted from a listener that it shares with the subject is that one's. Of a connection that was answered, and on
+/// A connection that another process accepted from a listener shared with the subject is that one's. Of one that was answered, and on
 /// which no process was seen, it is not known whose it is where the listener is shared.
 fn drop_foreign(
     resolved: &Resolved,
@@ -570,7 +570,7 @@ fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {
     all
 }
 
-/// What was not seen because a table was full.
+/// Gaps because a table was full.
 fn beyond_limits(counters: &Counters) -> Vec<String> {
     let mut beyond = Vec::new();
     if counters.untracked_flows > 0 {

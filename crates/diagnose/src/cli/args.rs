@@ -42,7 +42,7 @@ pub struct AttachArgs {
     pub(super) report: ReportArgs,
 }
 
-/// Whom to observe.
+/// The subject.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub struct SubjectArgs {
@@ -76,7 +76,7 @@ pub struct ObserveArgs {
     pub(super) save: Option<PathBuf>,
 }
 
-/// What of the data may be looked at; shared by `run`, `attach` and `try`.
+/// The limits on looking at data; shared by `run`, `attach` and `try`.
 #[derive(Debug, Args)]
 pub struct PeekArgs {
     /// Do not look at the first 16 bytes of what sockets send and receive. They are compared in the kernel with the forms of messages of
@@ -179,7 +179,7 @@ pub struct TryArgs {
     pub(super) print: PrintArgs,
 }
 
-/// Whose service a change is tried on.
+/// The service on which a change is tried.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct TrySubjectArgs {

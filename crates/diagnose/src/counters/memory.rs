@@ -26,7 +26,7 @@ pub struct Watch {
 struct Group {
     path: String,
     refaults: u64,
-    /// What each process had read.
+    /// Bytes that each process had read.
     read: BTreeMap<u32, u64>,
 }
 

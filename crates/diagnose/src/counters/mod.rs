@@ -1,7 +1,7 @@
 //! Counters and settings of the kernel around the subject: read when the window begins and when it ends.
 //!
 //! `namespace` reads those of one network namespace, `queues` the queues of its devices, `owners` which sockets and descriptors
-//! belong to the subject's processes, `memory` their control groups' memory. What the numbers mean is decided in `parshall_core::judge`.
+//! belong to the subject's processes, `memory` their control groups' memory. The meaning of the numbers is decided in `parshall_core::judge`.
 mod memory;
 mod namespace;
 mod owners;

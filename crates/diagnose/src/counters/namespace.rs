@@ -17,7 +17,7 @@ const CONNECTED_MAX: u64 = 4096;
 /// Ports in use are counted by destination when at least this share of the range may be taken.
 const PORTS_WORTH: f64 = 0.5;
 
-/// What one namespace shows at one moment.
+/// The counters of one namespace at one moment.
 #[derive(Debug, Default)]
 pub struct Reading {
     /// Of /proc/net/snmp, snmp6 and netstat.

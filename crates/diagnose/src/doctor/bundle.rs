@@ -49,7 +49,7 @@ const RING_BYTES: u32 = 64 * 1024;
 /// The outcome of a trial: what is to be said of it, line by line, or the kernel's reason.
 type Outcome = Result<Vec<String>, String>;
 
-/// What a trial of every object shows.
+/// The result of a trial of every object.
 struct Trials {
     objects: Vec<(&'static str, Outcome)>,
     messages: Vec<String>,
@@ -82,7 +82,7 @@ fn loads<T, E: ToString>(loaded: Result<T, E>) -> Outcome {
     loaded.map(|_| Vec::new()).map_err(|error| error.to_string())
 }
 
-/// What is known of the host and of what confines this process, by name.
+/// Facts of the host and of the confinement of this process, by name.
 fn host(facts: &Facts) -> Vec<(&'static str, String)> {
     let status = content("/proc/self/status").unwrap_or_default();
     let of_status = |key| field(&status, key).map(str::to_owned);

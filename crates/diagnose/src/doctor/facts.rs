@@ -1,4 +1,4 @@
-//! What was found on the host: plain data, so that tests can apply the rules to other hosts.
+//! Facts that were found on the host: plain data, so that tests can apply the rules to other hosts.
 use parshall_bpf::kernel_release;
 
 /// A capability that a probe needs, and its bit (uapi/linux/capability.h).
@@ -52,7 +52,7 @@ pub enum Trial {
     NotTried,
     /// It can be used.
     Works {
-        /// What it does not show, a sentence each with the kernel's reason.
+        /// Its gaps, a sentence each with the kernel's reason.
         missing: Vec<String>,
         /// Programs that are in the place of others, with the reason.
         replaced: Vec<String>,

@@ -19,7 +19,7 @@ pub struct Findings {
     pub kernel: String,
     /// The best rung for this process.
     pub rung: Rung,
-    /// What the rung can show, in one sentence.
+    /// The evidence of the rung, in one sentence.
     pub meaning: String,
     /// Why no higher rung is available; empty on the highest.
     pub why_not_higher: Vec<String>,
@@ -34,9 +34,9 @@ pub struct Check {
     /// The name in the text report.
     pub name: &'static str,
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub seen: String,
-    /// What parshall cannot do, when it is not `ok`.
+    /// The abilities that parshall lacks, when it is not `ok`.
     pub cost: Option<String>,
     /// How to change that, where it is possible.
     pub remedy: Option<String>,

@@ -1,4 +1,4 @@
-//! Who holds which socket and which end of a pipe, from /proc/PID/fd of every process.
+//! The holders of sockets and of ends of pipes, from /proc/PID/fd of every process.
 //!
 //! A pass over a host of a few hundred processes takes 10 to 30 ms, over one of thousands more than anybody may wait for. So a
 //! pass is made in steps, and is made again only when an end turns up whose holder is not known.
@@ -48,7 +48,7 @@ impl Descriptors {
         self.namespaces.retain(|&ino, &mut pid| proc_fs::netns_ino(pid) == Some(ino));
     }
 
-    /// Who holds this end, the observer excepted.
+    /// The holders of this end, the observer excepted.
     pub fn holders(&self, end: End) -> &[u32] {
         self.holders.get(&end).map_or(&[], Vec::as_slice)
     }

@@ -59,7 +59,7 @@ const TITLES_MAX: usize = 64;
 /// Processes of which a note gives the names.
 const NAMED_MAX: usize = 3;
 
-/// What is known of the processes that are followed, and where the next may be found.
+/// The processes that are followed, and where the next may be found.
 pub struct Follower {
     /// False where the whole host is the subject: then this only keeps names.
     follows: bool,
@@ -74,7 +74,7 @@ pub struct Follower {
     stopped: Stopped,
     descriptors: Descriptors,
     sockets: Sockets,
-    /// What the observed processes hold, clients of the port excepted; when each was last read.
+    /// The descriptors of the observed processes, clients of the port excepted; when each was last read.
     held: BTreeMap<u32, (Vec<End>, u64)>,
     clients: HashSet<u32>,
     closed: HashSet<(u32, u64, SocketAddr)>,
@@ -148,7 +148,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Prepares the next window. Who is followed stays so; of those that have ended nothing is left, and names are read again, because
+    /// Prepares the next window. Followed processes stay so; of those that have ended nothing is left, and names are read again, because
     /// numbers of threads and descriptors are used again. The first search is due at once.
     pub fn renew(&mut self, probes: &Probes) {
         self.names = KnownNames::default();
@@ -210,7 +210,7 @@ impl Follower {
         let (kind, woken) = (fd_kind(off.fd), off.waker_context() == WakerContext::Thread);
         if woken {
             self.names.see_thread(off.waker_tid);
-            // Who writes into a UNIX socket is at its other end, and may be a client.
+            // The writer into a UNIX socket is at its other end, and may be a client.
             if kind != FdKind::Unix && self.wakes.len() < NOTED_MAX && self.held.contains_key(&off.tgid) {
                 *self.wakes.entry((off.waker_tid, off.tgid)).or_default() += slept;
             }
@@ -276,7 +276,7 @@ impl Follower {
         }
         self.note_ports(&tables);
         self.search_unknown(now);
-        // Who was just added leads further.
+        // Processes that were just added lead further.
         self.next_at = if added { now } else { next_search(now, begun.elapsed().as_nanos() as u64) };
         Ok(added)
     }

@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 8_192;
 /// Characters of a path that are kept.
 const PATH_MAX: usize = 256;
 
-/// What has been read so far, and what is still to be read.
+/// The names that have been read so far, and those that are still to be read.
 #[derive(Debug, Default)]
 pub struct KnownNames {
     /// None for a thread that ended before it could be read.
@@ -160,7 +160,7 @@ pub fn comm(pid: u32) -> String {
     proc_fs::comm(pid).unwrap_or_default()
 }
 
-/// What a descriptor refers to, as the kernel names it; empty when it is closed.
+/// The object behind a descriptor, as the kernel names it; empty when it is closed.
 fn link(pid: u32, fd: i32) -> String {
     let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
     link.to_string_lossy().chars().take(PATH_MAX).collect()

@@ -1,8 +1,8 @@
-//! Who stops processes: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
+//! The one that stops a process: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
+use parshall_evidence::Stopper;
 use parshall_evidence::timeline::{Timeline, Why};
 use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
@@ -15,16 +15,16 @@ const PROCESSES_MAX: usize = 1_024;
 /// Processes that are looked at again soon.
 const SOUGHT_MAX: usize = 16;
 
-/// Who was seen to stop which process.
+/// Stopped processes, with the one that was seen to stop them.
 #[derive(Debug, Default)]
 pub struct Stopped {
-    by: HashMap<u32, String>,
+    by: HashMap<u32, Stopper>,
     /// Processes that were stopped by something that was not seen.
     sought: HashSet<u32>,
 }
 
 impl Stopped {
-    /// Prepares the next window. Who has stopped a process that lives still may hold it.
+    /// Prepares the next window. The one that has stopped a process that lives still may hold it.
     pub fn renew(&mut self) {
         self.sought.clear();
         self.by.retain(|&pid, _| proc_fs::stat(pid).is_some());
@@ -38,8 +38,8 @@ impl Stopped {
             21 => "SIGTTIN",
             _ => "SIGTTOU",
         };
-        let sender = parshall_bpf::comm(&signal.sender_comm);
-        self.note(signal.tgid, format!("{sender} {} ({name})", signal.sender_tgid));
+        let comm = parshall_bpf::comm(&signal.sender_comm);
+        self.note(signal.tgid, Stopper::Sender { signal: name.to_owned(), comm, pid: signal.sender_tgid });
     }
 
     /// A process was stopped: what stops it is looked for until it is found, as it may stop it again.
@@ -61,11 +61,11 @@ impl Stopped {
     /// it reads one or two files.
     pub fn read(&mut self, pid: u32) {
         if let Some(by) = stopped_by(pid) {
-            self.note(pid, by.to_string());
+            self.note(pid, by);
         }
     }
 
-    fn note(&mut self, pid: u32, by: String) {
+    fn note(&mut self, pid: u32, by: Stopper) {
         if self.by.len() < PROCESSES_MAX || self.by.contains_key(&pid) {
             self.by.insert(pid, by);
         }
@@ -84,24 +84,6 @@ impl Stopped {
         }
         timeline.stopped_by =
             self.by.iter().filter(|(pid, _)| pids.contains(pid)).map(|(&pid, by)| (pid, by.clone())).collect();
-    }
-}
-
-/// What stops a process, as far as /proc tells.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stopper {
-    /// A debugger: its name and process id.
-    Debugger { comm: String, pid: u32 },
-    /// The freezer of a control group: the group's path.
-    Freezer { group: String },
-}
-
-impl fmt::Display for Stopper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Stopper::Debugger { comm, pid } => write!(f, "{comm} {pid} (ptrace)"),
-            Stopper::Freezer { group } => write!(f, "the freezer of {group}"),
-        }
     }
 }
 
@@ -168,7 +150,8 @@ mod tests {
             timeline.names.insert(tid, Names { pid, ..Names::default() });
         }
         stopped.complete(&mut timeline);
-        assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, "kill 812 (SIGSTOP)".to_owned())]);
+        let kill = Stopper::Sender { signal: "SIGSTOP".into(), comm: "kill".into(), pid: 812 };
+        assert_eq!(timeline.stopped_by.into_iter().collect::<Vec<_>>(), [(100, kill)]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn window(session: &mut Session, child: &mut Running, orders: &[&str]) -> Captur
 /// The ends of a connection, the service's first, by the number of requests that went over it.
 fn served(capture: &Capture, requests: u64) -> Vec<&FlowRecord> {
     let (asked, replied) = (requests * REQUEST_BYTES as u64, requests * REPLY_BYTES as u64);
-    // What was received: the acknowledgement of the last reply before a window may come within it.
+    // Received data: the acknowledgement of the last reply before a window may come within it.
     let got = |bytes: u64| capture.flows.iter().filter(move |flow| flow.received_bytes() == bytes);
     let mut found: Vec<&FlowRecord> = got(asked).collect();
     assert!(found.iter().all(|flow| flow.role == Role::Server), "{found:?}");
@@ -96,7 +96,7 @@ fn two_windows(rung: Rung) {
     );
     assert!(second.flows.iter().all(|flow| flow.begin_ns == 0), "{:?}", second.flows);
     assert_eq!((second.net.opened, second.net.closed), (0, 0), "{:?}", second.net);
-    // What slices leave out of a busy host's window cannot be counted.
+    // Events between the slices of a busy host's window cannot be counted.
     let whole = |capture: &Capture| rung > Rung::Procfs && capture.slices.count == 1 && capture.probe.lost_events == 0;
     // The first receive of each connection is not counted where it was called before the window, as it is unless the host is busy.
     for (capture, requests, connections) in [(&first, 40, 1), (&second, 20 + 30, 2)] {

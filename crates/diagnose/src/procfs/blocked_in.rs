@@ -1,4 +1,4 @@
-//! What a blocked thread waits in: its system call and the kind of its descriptor.
+//! The system call in which a blocked thread waits, and the kind of its descriptor.
 //!
 //! /proc/TID/syscall has both, for those who may trace the thread (PTRACE_MODE_ATTACH; Yama restricts that). Others read
 //! /proc/TID/wchan, the kernel function that the thread sleeps in, from which the call is guessed.
@@ -129,7 +129,7 @@ fn descriptor_kind(pid: u32, nr: i32, args: [u64; 2]) -> FdKind {
     FdKind::None
 }
 
-/// What descriptor `fd` of a process is; `None` also when it cannot be read.
+/// The kind of descriptor `fd` of a process; `None` also when it cannot be read.
 pub fn kind_of(pid: u32, fd: i32) -> FdKind {
     let path = format!("/proc/{pid}/fd/{fd}");
     match fs::read_link(&path) {
@@ -138,7 +138,7 @@ pub fn kind_of(pid: u32, fd: i32) -> FdKind {
     }
 }
 
-/// What the descriptor at `path` (/proc/PID/fd/N) is, which the kernel's link describes as `link`. Only a link that names a
+/// The kind of the descriptor at `path` (/proc/PID/fd/N), which the kernel's link describes as `link`. Only a link that names a
 /// file is followed, because its file system may not answer.
 pub fn kind_of_link(path: &str, link: &str) -> FdKind {
     if link.starts_with("socket:[") {

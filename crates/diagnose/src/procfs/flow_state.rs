@@ -21,7 +21,7 @@ const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
 /// A reply's ACK is delayed by at least 40 ms (TCP_DELACK_MIN): older than this, an exchange is over.
 const EXCHANGE_OVER_MS: u32 = 40;
 
-/// What `tcp_info` does not report of a socket.
+/// Fields of a socket that `tcp_info` does not report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
     /// As in [`TcpSnapshot::nonagle`].
@@ -55,7 +55,7 @@ pub fn queues(socket: &TcpSocket) -> Queues {
     }
 }
 
-/// What held at the moment of the sample.
+/// The state at the moment of the sample.
 pub fn classify(socket: &TcpSocket, context: &Context) -> FlowState {
     let info = &socket.record;
     if socket.tcp_info_bytes == 0 || !matches!(info.state, ESTABLISHED | FIN_WAIT1 | CLOSE_WAIT | LAST_ACK | CLOSING) {
@@ -109,7 +109,7 @@ fn unsent_state(socket: &TcpSocket, queues: &Queues, context: &Context) -> FlowS
     if context.sndbuf_limited {
         return FlowState::Sndbuf;
     }
-    // What is left is pacing or the limit on what may sit in the qdisc (TSQ), unless it is about to be sent.
+    // The rest is pacing or the limit on what may sit in the qdisc (TSQ), unless it is about to be sent.
     if tsq_limited(info) {
         return FlowState::Qdisc;
     }

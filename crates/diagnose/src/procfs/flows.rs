@@ -43,7 +43,7 @@ struct Source {
     dump_ns: f64,
     get_ns: f64,
     next_dump_ns: u64,
-    /// What a dump finds from now on is new.
+    /// Sockets that a dump finds from now on are new.
     dumped: bool,
     /// Consecutive errors.
     errors: u32,
@@ -242,7 +242,7 @@ impl Flows {
         true
     }
 
-    /// Who holds a socket: (0, -1) for one of the subject whose owner is unknown, None for one outside the subject.
+    /// The holder of a socket: (0, -1) for one of the subject whose owner is unknown, None for one outside the subject.
     fn owner(&mut self, socket: &TcpSocket, netns: u64, at_ns: u64, resolved: &Resolved) -> Option<(u32, i32)> {
         let inode = u64::from(socket.record.inode);
         if let Some(&owner) = self.owners.get(&inode) {

@@ -75,7 +75,7 @@ fn elapsed_ns(since: Instant) -> u64 {
     since.elapsed().as_nanos() as u64
 }
 
-/// What was sampled so far.
+/// The samples so far.
 struct Window {
     /// The subject as it is now.
     resolved: Resolved,
@@ -176,7 +176,7 @@ impl Window {
         }
     }
 
-    /// What this rung cannot show, and what it could not show this time.
+    /// Gaps of this rung, and those of this time.
     fn blind(&self) -> Vec<String> {
         let [flows, threads] = [&self.flow_pace, &self.thread_pace].map(|pace| pace.how_often(self.window_ns));
         let mut blind = vec![

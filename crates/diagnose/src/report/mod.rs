@@ -1,4 +1,4 @@
-//! How a report is printed: one file per format, and this list. What is said is decided in [`parshall_core::report`].
+//! How a report is printed: one file per format, and this list. The contents are decided in [`parshall_core::report`].
 mod json;
 mod text;
 

@@ -1,10 +1,11 @@
-//! What to tell a user whose process or port does not exist.
+//! Hints for a user whose process or port does not exist.
 use std::collections::{BTreeMap, HashSet};
 
 use parshall_evidence::socket::{Groups, Selection};
 
+use super::netns::Namespace;
+use super::resolved::Within;
 use super::table::{Holders, Row};
-use super::{Namespace, Within};
 use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 use parshall_host::netns::{self, Netns};

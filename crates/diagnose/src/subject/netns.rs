@@ -11,7 +11,7 @@ use anyhow::Result;
 use parshall_sys::netns::run_in;
 use parshall_sys::nsfs;
 
-use super::Process;
+use super::process::Process;
 use parshall_host::netns::{self, Netns};
 use parshall_host::proc_fs;
 use parshall_host::tcp_diag::TcpDiag;

@@ -6,7 +6,8 @@ use parshall_core::units;
 use parshall_host::proc_fs;
 use parshall_sys::sock_view;
 
-use super::{DESCRIPTORS_FIRST, Process};
+use super::process::Process;
+use super::resolved::DESCRIPTORS_FIRST;
 
 /// Sockets that are looked at: each takes some 10 us.
 const SOCKETS_MAX: usize = 1_024;

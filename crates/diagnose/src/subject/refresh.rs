@@ -1,10 +1,12 @@
-//! What changed since the subject was resolved: threads and children that came, processes that went.
+//! Changes since the subject was resolved: threads and children that came, processes that went.
 use std::collections::{BTreeSet, HashSet};
 
 use parshall_host::proc_fs;
 
+use super::process::Process;
+use super::resolved::{Resolved, Select, Sock};
 use super::table::{self, Holders, Row};
-use super::{Process, Resolved, Select, Sock, netns};
+use super::{cgroup, netns};
 
 /// Threads whose children are looked up, per process.
 const PARENTS_MAX: usize = 64;
@@ -12,7 +14,7 @@ const PARENTS_MAX: usize = 64;
 /// Processes a subject may grow to.
 pub const PROCESSES_MAX: usize = 4096;
 
-/// What [`Resolved::refresh`] noticed.
+/// Changes that [`Resolved::refresh`] noticed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Processes that ended.
@@ -47,7 +49,7 @@ impl Resolved {
             true
         });
         match &self.select {
-            Select::Cgroup(path) => candidates.extend(super::cgroup_pids(path).unwrap_or_default()),
+            Select::Cgroup(path) => candidates.extend(cgroup::pids(path).unwrap_or_default()),
             Select::Netns(_) => candidates.extend(self.namespaces.iter().flat_map(|ns| netns::members(ns.ino))),
             _ if follow_children && !listed => {
                 let parents: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();

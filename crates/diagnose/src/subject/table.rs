@@ -9,7 +9,8 @@ use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
 
-use super::{Namespace, Resolved, Sock};
+use super::netns::Namespace;
+use super::resolved::{DESCRIPTORS_FIRST, Resolved, Sock, asks, to_see};
 use parshall_host::left_out;
 use parshall_host::proc_fs;
 use parshall_host::proc_net;
@@ -17,9 +18,6 @@ use parshall_host::tcp_diag::{TcpSocket, states};
 
 /// Connections that are looked at one by one: a record takes half a kilobyte, and to find its owner a few microseconds.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// Descriptors of each process that are searched first. A server has its listener among them, and whoever has many connections to one
-/// port has one of them there.
-pub const DESCRIPTORS_FIRST: usize = 2_048;
 /// Further descriptors that are searched, in processes that have none of the sockets among the first.
 const DESCRIPTORS_MORE: usize = 65_536;
 /// How long the descriptors of processes are read at a time: 800,000 of them. A user may have thousands of processes with thousands
@@ -72,13 +70,13 @@ pub fn dump_port(namespaces: &[Namespace], port: u16, notes: &mut Vec<String>) -
 /// The rows of some namespaces, and of the others those that are the other ends of their connections.
 pub fn of_namespaces(mut rows: Vec<Row>, within: Option<&BTreeSet<u64>>) -> Vec<Row> {
     let pair = |row: &Row| (row.is_udp(), row.socket.local(), row.socket.remote());
-    let there = rows.iter().filter(|row| super::asks(within, row.netns)).map(pair);
+    let there = rows.iter().filter(|row| asks(within, row.netns)).map(pair);
     // Loopback addresses are of one namespace.
     let ends: HashSet<(bool, SocketAddr, SocketAddr)> =
         there.filter(|(_, local, remote)| remote.port() != 0 && !local.ip().is_loopback()).collect();
     rows.retain(|row| {
         let (udp, local, remote) = pair(row);
-        super::asks(within, row.netns) || ends.contains(&(udp, remote, local))
+        asks(within, row.netns) || ends.contains(&(udp, remote, local))
     });
     rows
 }
@@ -86,7 +84,7 @@ pub fn of_namespaces(mut rows: Vec<Row>, within: Option<&BTreeSet<u64>>) -> Vec<
 /// Where a port is served that was not looked up there: a row of each namespace.
 pub fn served_elsewhere(rows: &[Row], port: u16, within: Option<&BTreeSet<u64>>) -> Vec<Row> {
     let mut found: BTreeMap<u64, Row> = BTreeMap::new();
-    for row in rows.iter().filter(|row| !super::asks(within, row.netns) && row.serves(port)) {
+    for row in rows.iter().filter(|row| !asks(within, row.netns) && row.serves(port)) {
         found.entry(row.netns).or_insert(*row);
     }
     found.into_values().collect()
@@ -132,7 +130,7 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
         notes.push(format!(
             "{refused} of {} network namespaces could not be entered{}",
             namespaces.len(),
-            super::to_see("their sockets")
+            to_see("their sockets")
         ));
     }
     rows
@@ -140,7 +138,7 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
 
 /// Adds the sockets of a namespace that /proc/net tells of, at most [`CONNECTIONS_MAX`] for each selection.
 fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row>) -> io::Result<()> {
-    // What was dumped before one of the tables was refused comes again.
+    // Sockets that were dumped before one of the tables was refused come again.
     rows.retain(|row| row.netns != namespace.ino);
     for selection in selections {
         for table in [(Kind::Tcp, Table::Tcp), (Kind::Udp, Table::Udp)] {
@@ -161,7 +159,7 @@ fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row
     Ok(())
 }
 
-/// Who holds which socket.
+/// The holders of sockets.
 #[derive(Debug, Default)]
 pub struct Holders {
     by_inode: HashMap<u64, Vec<(u32, i32)>>,
@@ -291,6 +289,30 @@ impl Resolved {
         }
     }
 
+    /// Adds the processes that hold sockets of the subject, those that hold a listener first.
+    pub(super) fn add_holders(&mut self, holders: &Holders) {
+        let mut pids: BTreeMap<u32, bool> = BTreeMap::new();
+        for sock in &self.sockets {
+            for pid in holders.pids(sock.inode) {
+                *pids.entry(pid).or_default() |= sock.serves();
+            }
+        }
+        let mut pids: Vec<(bool, u32)> = pids.into_iter().map(|(pid, listens)| (!listens, pid)).collect();
+        pids.sort_unstable();
+        let pids: Vec<u32> = pids.into_iter().map(|(_, pid)| pid).collect();
+        self.add_processes(&pids);
+        let unowned = self.sockets.iter().filter(|sock| sock.inode != 0 && sock.pid == 0).count();
+        if unowned > 0 && !holders.incomplete {
+            let remedy = if parshall_sys::child::is_root() {
+                "they are outside of this pid namespace"
+            } else {
+                "run as root, in the host's pid namespace"
+            };
+            self.notes
+                .push(format!("the owners of {unowned} of {} sockets could not be seen: {remedy}", self.sockets.len()));
+        }
+    }
+
     /// A socket in the words of the subject.
     pub fn sock(&self, row: &Row, pid: u32, fd: i32) -> Sock {
         let record = &row.socket.record;
@@ -312,7 +334,7 @@ impl Resolved {
         }
     }
 
-    /// Who has the port of a listener was accepted there.
+    /// A socket that has the port of a listener was accepted there.
     pub fn role(&self, netns: u64, local_port: u16) -> Role {
         if self.listeners.contains(&(netns, local_port)) { Role::Server } else { Role::Client }
     }

@@ -1,4 +1,6 @@
 //! Resolution against real processes and sockets; no privilege needed.
+use parshall_evidence::Role;
+
 use super::*;
 use crate::testkit::child;
 

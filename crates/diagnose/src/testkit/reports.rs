@@ -39,7 +39,7 @@ fn ruled(cause: &str, first: Figure) -> RuledOut {
     entry
 }
 
-/// What was seen, and was too short.
+/// Time that was seen, and was too short.
 fn short(cause: &str, first: Figure) -> RuledOut {
     let mut entry = ruled(cause, first);
     entry.because = Some("too short to make a request slow".into());
@@ -420,7 +420,7 @@ pub fn chain() -> Report {
     }
 }
 
-/// What the slowest requests wait for.
+/// The waits of the slowest requests.
 fn finding_of_the_tail(summary: &str, hop: &ChainHop) -> Finding {
     Finding {
         cause: "user-cpu-bound".into(),

@@ -1,4 +1,4 @@
-//! What is kept of events, and what timeline they make.
+//! Events that are kept, and the timeline that they make.
 
 use std::net::Ipv4Addr;
 

@@ -69,7 +69,7 @@ struct Session {
     kinds: Kinds,
 }
 
-/// What probes and samplers have reported in a window so far.
+/// Reports of probes and samplers in a window so far.
 struct Window<'a> {
     classic: &'a mut Classic,
     kinds: &'a mut Kinds,
@@ -94,7 +94,7 @@ struct Window<'a> {
 impl Attached for Session {
     fn begin<'a>(&'a mut self, resolved: &'a Resolved) -> anyhow::Result<Box<dyn window::Window + 'a>> {
         let Self { classic, kinds } = self;
-        // What they have reported since the last window is of none.
+        // Their reports since the last window are of none.
         while classic.drain(&mut Vec::new()) {}
         let untracked0 = classic.counters().untracked;
         classic.renew();
@@ -319,7 +319,7 @@ impl Window<'_> {
         }
     }
 
-    /// What this rung cannot show, and what it could not show this time.
+    /// Gaps of this rung, and those of this time.
     fn blind(&self, window_ns: u64) -> Vec<String> {
         let flows = self.flow_pace.how_often(window_ns);
         let mut blind =

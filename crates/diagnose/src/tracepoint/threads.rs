@@ -17,10 +17,10 @@ use parshall_host::bounded_file;
 /// The most threads whose calls are read when a slice begins; each takes about 10 us.
 const SEEDS_MAX: usize = 1024;
 
-/// What the probes do not see: the call that each thread was in when a slice began, and the intervals still open at its end.
+/// Intervals that the probes do not see: the call that each thread was in when a slice began, and the intervals still open at its end.
 #[derive(Debug, Default)]
 pub struct Seeds {
-    /// What a thread was in when the slice began, and its CPU time then.
+    /// The call that a thread was in when the slice began, and its CPU time then.
     seen: HashMap<u32, (SeenIn, u64)>,
     open: BTreeMap<(u32, u8, i32, u8), OffValue>,
     open_on: HashMap<u32, u64>,
@@ -93,7 +93,7 @@ impl Seeds {
     }
 }
 
-/// What a thread is in now. None if it is gone or may not be read.
+/// The call that a thread is in now. None if it is gone or may not be read.
 fn seen(pid: u32, tid: u32) -> Option<SeenIn> {
     let text = bounded_file::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     Some(match parse_syscall(&text)?.seen(pid) {
@@ -107,7 +107,7 @@ fn cpu_ns(pid: u32, tid: u32) -> u64 {
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// What the threads are assembled from; times are CLOCK_MONOTONIC nanoseconds.
+/// The parts that threads are assembled from; times are CLOCK_MONOTONIC nanoseconds.
 pub struct Parts<'a> {
     /// When the window began and ended.
     pub window: (u64, u64),

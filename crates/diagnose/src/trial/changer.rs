@@ -318,7 +318,7 @@ impl<'a> Changer<'a> {
         }
     }
 
-    /// What limits the result.
+    /// Limits of the result.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(now) = &self.adjusted {

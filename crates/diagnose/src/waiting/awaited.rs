@@ -14,7 +14,7 @@ const POLLFD_BYTES: usize = 8;
 /// `EPOLLIN` and `POLLIN`.
 const IN: u32 = 1;
 
-/// What a thread waits for.
+/// The objects that a thread waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Awaited {
     /// Data on these descriptors.
@@ -25,7 +25,7 @@ pub enum Awaited {
     Nothing,
 }
 
-/// What a thread of `pid` in this call, with its first two arguments, waits for.
+/// The objects that a thread of `pid` in this call, with its first two arguments, waits for.
 pub fn awaited(pid: u32, call: &str, [first, second]: [u64; 2]) -> Awaited {
     let known = |found: Option<HashSet<i32>>| found.map_or(Awaited::Unknown, Awaited::Descriptors);
     match call {

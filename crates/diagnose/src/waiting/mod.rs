@@ -1,4 +1,4 @@
-//! What waits already when a window begins, and what still does when it ends: connections with a request that nobody has answered,
+//! Waits at the begin and at the end of a window: connections with a request that nobody has answered,
 //! and what the threads do that would have to. On every rung, for the probes see only what happens in between.
 //!
 //! `sockets` reads the tables, `threads` what a thread is in, `awaited` on which descriptors it waits for data. What owes an answer is

@@ -8,7 +8,7 @@ use crate::testkit::child;
 
 use super::*;
 
-/// What waits of the subject, once something does; the clock of sockets has ticks, and young waits are left out.
+/// The subject's waits, once there are some; the clock of sockets has ticks, and young waits are left out.
 fn until_something_waits(select: &Select, wanted: impl Fn(&Waiting) -> bool) -> Waiting {
     let deadline = Instant::now() + Duration::from_secs(20);
     let resolved = subject::resolve(select).expect("the subject");

@@ -1,4 +1,4 @@
-//! What the threads of a process are in, and which ends of connections they wait for.
+//! The calls that the threads of a process are in, and the ends of connections that they wait for.
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
@@ -7,13 +7,13 @@ use parshall_core::observe::follow::title::title;
 use parshall_core::proc_net;
 use parshall_core::sock_diag::{Table, UnixSocket};
 use parshall_evidence::socket::selection::address;
-use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, WaitingEnd, WaitingThread};
+use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, Stopper, WaitingEnd, WaitingThread};
 use parshall_host::{bounded_file, proc_fs};
 
 use super::awaited::{Awaited, awaited};
 use super::sockets::Row;
 use crate::follow::sessions;
-use crate::follow::stopped::{Stopper, stopped_by};
+use crate::follow::stopped::stopped_by;
 use crate::mutex::Mutexes;
 use crate::procfs::blocked_in::{SyscallFile, call_of_wchan, kind_of, parse_syscall, takes_descriptor};
 use crate::procfs::thread_account::UNKNOWN_CALL;
@@ -130,13 +130,13 @@ impl<'a> Reader<'a> {
             title,
             // A frozen thread sleeps, as far as its own state tells.
             state: if matches!(stopper, Some(Stopper::Freezer { .. })) { 'T' } else { '\0' },
-            stopped_by: stopper.map(|by| by.to_string()).unwrap_or_default(),
+            stopped_by: stopper,
             ..WaitingThread::default()
         };
         tids.into_iter().filter_map(|tid| self.thread(&common, tid, &sockets)).collect()
     }
 
-    /// Who holds the other ends of the UNIX sockets for which event loops wait.
+    /// The holders of the other ends of the UNIX sockets for which event loops wait.
     pub fn unix_partners(&self) -> BTreeSet<u32> {
         let peers: HashSet<u64> = self.unix_calls.iter().map(|(_, peer)| *peer).collect();
         if peers.is_empty() {

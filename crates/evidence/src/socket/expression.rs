@@ -2,10 +2,9 @@
 use std::net::IpAddr;
 
 use super::SocketRecord;
-use super::selection::state::BOUND_INACTIVE;
-use super::selection::{Prefix, Selection, Side, address};
+use super::terms::state::BOUND_INACTIVE;
+use super::terms::{AF_UNIX, Prefix, Side, address, states_at_the_end};
 
-const AF_UNIX: u8 = 1;
 /// All states except BOUND_INACTIVE, which is selected only by its name.
 pub const ALL_STATES: u32 = !(1 << BOUND_INACTIVE);
 
@@ -119,7 +118,7 @@ impl Term {
     fn holds(&self, record: &SocketRecord, closed: bool) -> bool {
         match *self {
             Self::State(states) => {
-                let states = if closed { Selection::states_at_the_end(states) } else { states };
+                let states = if closed { states_at_the_end(states) } else { states };
                 1u32.checked_shl(u32::from(record.state)).is_some_and(|bit| states & bit != 0)
             }
             Self::Address { remote, network, length } => {

@@ -1,104 +1,57 @@
 //! Groups of fields, which `--fields` selects. Backends read only the selected groups.
 use serde::{Deserialize, Serialize};
 
-/// A group of fields that are read together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u32)]
-pub enum Group {
-    /// Addresses, ports, state, namespace, cookie, inode: always read.
-    Identity,
-    /// Queues of data and of connections.
-    Queues,
-    /// Round trip times and timeouts.
-    Rtt,
-    /// Congestion window and segment sizes.
-    Cwnd,
-    /// Retransmissions, losses, reordering.
-    Loss,
-    /// Bytes and segments.
-    Traffic,
-    /// Times since something was sent or received.
-    Times,
-    /// Times in which something limited sending.
-    Limits,
-    /// Receive windows.
-    Window,
-    /// Pacing and delivery rates.
-    Rate,
-    /// ECN marks.
-    Ecn,
-    /// Memory of the socket.
-    Memory,
-    /// Congestion control and its own state.
-    Congestion,
-    /// User id, mark, priority, class, type of service.
-    Attributes,
-    /// Control group.
-    Cgroup,
-    /// The pending timer.
-    Timer,
-    /// TCP and socket options.
-    Options,
-    /// MPTCP.
-    Mptcp,
-    /// UNIX sockets.
-    Unix,
-    /// Process, command and descriptor: joined in user space.
-    Owner,
+use crate::listed::listed;
+
+listed! {
+    /// A group of fields that are read together.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[repr(u32)]
+    pub enum Group: name {
+        /// Addresses, ports, state, namespace, cookie, inode: always read.
+        Identity "identity",
+        /// Queues of data and of connections.
+        Queues "queues",
+        /// Round trip times and timeouts.
+        Rtt "rtt",
+        /// Congestion window and segment sizes.
+        Cwnd "cwnd",
+        /// Retransmissions, losses, reordering.
+        Loss "loss",
+        /// Bytes and segments.
+        Traffic "traffic",
+        /// Times since something was sent or received.
+        Times "times",
+        /// Times in which something limited sending.
+        Limits "limits",
+        /// Receive windows.
+        Window "window",
+        /// Pacing and delivery rates.
+        Rate "rate",
+        /// ECN marks.
+        Ecn "ecn",
+        /// Memory of the socket.
+        Memory "memory",
+        /// Congestion control and its own state.
+        Congestion "congestion",
+        /// User id, mark, priority, class, type of service.
+        Attributes "attributes",
+        /// Control group.
+        Cgroup "cgroup",
+        /// The pending timer.
+        Timer "timer",
+        /// TCP and socket options.
+        Options "options",
+        /// MPTCP.
+        Mptcp "mptcp",
+        /// UNIX sockets.
+        Unix "unix",
+        /// Process, command and descriptor: joined in user space.
+        Owner "owner",
+    }
 }
 
 impl Group {
-    /// Every group. The index of a group is its bit in [`Groups::bits`].
-    pub const ALL: [Self; 20] = [
-        Self::Identity,
-        Self::Queues,
-        Self::Rtt,
-        Self::Cwnd,
-        Self::Loss,
-        Self::Traffic,
-        Self::Times,
-        Self::Limits,
-        Self::Window,
-        Self::Rate,
-        Self::Ecn,
-        Self::Memory,
-        Self::Congestion,
-        Self::Attributes,
-        Self::Cgroup,
-        Self::Timer,
-        Self::Options,
-        Self::Mptcp,
-        Self::Unix,
-        Self::Owner,
-    ];
-
-    /// The name on the command line and in the documents.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Identity => "identity",
-            Self::Queues => "queues",
-            Self::Rtt => "rtt",
-            Self::Cwnd => "cwnd",
-            Self::Loss => "loss",
-            Self::Traffic => "traffic",
-            Self::Times => "times",
-            Self::Limits => "limits",
-            Self::Window => "window",
-            Self::Rate => "rate",
-            Self::Ecn => "ecn",
-            Self::Memory => "memory",
-            Self::Congestion => "congestion",
-            Self::Attributes => "attributes",
-            Self::Cgroup => "cgroup",
-            Self::Timer => "timer",
-            Self::Options => "options",
-            Self::Mptcp => "mptcp",
-            Self::Unix => "unix",
-            Self::Owner => "owner",
-        }
-    }
-
     /// Finds a group by its name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.name() == name)

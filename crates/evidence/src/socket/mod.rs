@@ -3,10 +3,12 @@ pub mod expression;
 mod group;
 mod record;
 pub mod selection;
+mod terms;
 
 pub use group::{Group, Groups};
 pub use record::{FIELDS, Field, SocketRecord, Visitor, Width};
-pub use selection::{Kind, Kinds, Prefix, Selection, Side};
+pub use selection::Selection;
+pub use terms::{Kind, Kinds, Prefix, Side};
 
 use serde::{Deserialize, Serialize};
 

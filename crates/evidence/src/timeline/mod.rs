@@ -1,4 +1,4 @@
-//! What threads and sockets did in the observed time, event by event: requests and their critical paths are found in it.
+//! The events of threads and sockets in the observed time: requests and their critical paths are found in it.
 //!
 //! Times are nanoseconds since the window began. Only slices are covered; nothing is known of the time between them.
 mod columns;
@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::flow::FlowId;
+use crate::listed::listed;
+use crate::stopper::Stopper;
 use crate::thread::FdKind;
 
 /// Times off the CPU and calls that a timeline holds at most, together: 36 MB, for a time off the CPU takes 72 bytes.
@@ -29,13 +31,13 @@ pub struct OffCpu {
     pub why: Why,
     /// The system call it was in (the host's own numbers); negative when in none.
     pub syscall: i32,
-    /// What the call's descriptor is.
+    /// The kind of the call's descriptor.
     pub fd: FdKind,
     /// The descriptor's number, -1 for none.
     pub fd_number: i32,
     /// The socket cookie of a socket, the inode number of anything else behind the descriptor, the address of a futex; 0 when unknown.
     pub target: u64,
-    /// Who woke it.
+    /// Its waker.
     pub waker: Waker,
     /// The thread that ran on the CPU just before this one came back to it; 0 for the idle thread.
     pub ran_instead_tid: u32,
@@ -67,7 +69,7 @@ pub enum Why {
     Stopped,
 }
 
-/// Who made a thread runnable.
+/// The waker of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waker {
     /// Not seen.
@@ -82,7 +84,7 @@ pub enum Waker {
     HardIrq,
 }
 
-/// What a thread did with a socket.
+/// An operation of a thread on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// It received data, of which the first byte had arrived at `since_ns`.
@@ -93,55 +95,41 @@ pub enum Op {
     Accept,
 }
 
-/// A protocol whose messages are known by their first bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Protocol {
-    /// TLS. `kind` is the type of the record, `flags` the type of a handshake message that is not encrypted.
-    Tls,
-    /// HTTP/1: `kind` is 1 for a request, 2 for a response, 3 for an informational one, 4 for a change of the protocol (101).
-    Http1,
-    /// HTTP/2: `kind` is the type of the frame, 255 for the preface of a client.
-    Http2,
-    /// PostgreSQL: `kind` is the type of the message, 0 for one that begins a session, with `flags` 1 where that only asks for encryption
-    /// or to cancel.
-    Postgres,
-    /// MySQL: `kind` is the number of a command that has no reply, 0 for all else, `stream` the number of the packet.
-    Mysql,
-    /// RESP, the protocol of Redis: `kind` is the first byte.
-    Redis,
-    /// Kafka: `kind` is the function of a request, `stream` the number that it has in common with its reply.
-    Kafka,
-    /// DNS: `kind` is 1 for an answer, `stream` the number that it has in common with its question.
-    Dns,
-    /// WebSocket: `kind` is the opcode, `flags` 1 where the data are masked, as those of clients are.
-    WebSocket,
-    /// MQTT: `kind` is the type of the message, `flags` the lower half of its first byte, which has the quality of service of a PUBLISH.
-    Mqtt,
-}
-
-impl Protocol {
-    /// All of them, in the order of their numbers in records and in columns.
-    pub const ALL: [Protocol; 10] = [
-        Protocol::Tls,
-        Protocol::Http1,
-        Protocol::Http2,
-        Protocol::Postgres,
-        Protocol::Mysql,
-        Protocol::Redis,
-        Protocol::Kafka,
-        Protocol::Dns,
-        Protocol::WebSocket,
-        Protocol::Mqtt,
-    ];
+listed! {
+    /// A protocol whose messages are known by their first bytes.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Protocol {
+        /// TLS. `kind` is the type of the record, `flags` the type of a handshake message that is not encrypted.
+        Tls,
+        /// HTTP/1: `kind` is 1 for a request, 2 for a response, 3 for an informational one, 4 for a change of the protocol (101).
+        Http1,
+        /// HTTP/2: `kind` is the type of the frame, 255 for the preface of a client.
+        Http2,
+        /// PostgreSQL: `kind` is the type of the message, 0 for one that begins a session, with `flags` 1 where that only asks for encryption
+        /// or to cancel.
+        Postgres,
+        /// MySQL: `kind` is the number of a command that has no reply, 0 for all else, `stream` the number of the packet.
+        Mysql,
+        /// RESP, the protocol of Redis: `kind` is the first byte.
+        Redis,
+        /// Kafka: `kind` is the function of a request, `stream` the number that it has in common with its reply.
+        Kafka,
+        /// DNS: `kind` is 1 for an answer, `stream` the number that it has in common with its question.
+        Dns,
+        /// WebSocket: `kind` is the opcode, `flags` 1 where the data are masked, as those of clients are.
+        WebSocket,
+        /// MQTT: `kind` is the type of the message, `flags` the lower half of its first byte, which has the quality of service of a PUBLISH.
+        Mqtt,
+    }
 }
 
 /// The form of the message that begins with a call. Other data may look the same: a connection has a protocol only if the messages of
 /// both directions fit it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Whose form it is.
+    /// The protocol.
     pub protocol: Protocol,
-    /// What kind of message it is: see [`Protocol`].
+    /// The kind of message: see [`Protocol`].
     pub kind: u8,
     /// See [`Protocol`].
     pub flags: u8,
@@ -158,7 +146,7 @@ pub struct SocketCall {
     pub socket: FlowId,
     /// The thread.
     pub tid: u32,
-    /// What it did.
+    /// The operation.
     pub op: Op,
     /// See [`Op`].
     pub since_ns: u64,
@@ -172,7 +160,7 @@ pub struct SocketCall {
     pub frame: Option<Frame>,
 }
 
-/// What is known of a socket.
+/// A socket, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Socket {
     /// Its own address.
@@ -237,14 +225,14 @@ pub struct Timeline {
     pub names: BTreeMap<u32, Names>,
     /// Titles that processes have given themselves (setproctitle), such as `postgres: shop web [local] idle in transaction`.
     pub titles: BTreeMap<u32, String>,
-    /// Who holds the other end of a socket, UNIX sockets included, where that is a process of this host that was not observed.
+    /// Holders of the other ends of sockets, UNIX sockets included, where that is a process of this host that was not observed.
     pub unobserved_ends: BTreeMap<FlowId, Holder>,
     /// Of sessions of a database that wait for a lock, the one that holds it: it waits for its client.
     pub lock_holders: BTreeMap<u32, u32>,
     /// Of threads that still slept for a mutex when the window ended, who held it.
     pub mutex_owners: BTreeMap<u32, u32>,
-    /// Of processes that were stopped, who did it: `kill 812 (SIGSTOP)`, `gdb 90 (ptrace)`, where that was seen.
-    pub stopped_by: BTreeMap<u32, String>,
+    /// Of processes that were stopped, who did it, where that was seen.
+    pub stopped_by: BTreeMap<u32, Stopper>,
     /// Processes whose threads were observed, with the time from which they were.
     pub observed_pids: BTreeMap<u32, u64>,
     /// The path of the object behind a descriptor, by process and descriptor number.

@@ -46,7 +46,7 @@ impl Charset {
         Cow::Owned(out)
     }
 
-    /// What stands between the items of a list on a line.
+    /// The separator of the items of a list on a line.
     pub fn separator(self) -> &'static str {
         match self {
             Charset::Utf8 => " · ",
@@ -54,7 +54,7 @@ impl Charset {
         }
     }
 
-    /// A bar of `share` of `width` columns: in eighths of a column, or in whole ones. What is not 0 is never empty.
+    /// A bar of `share` of `width` columns: in eighths of a column, or in whole ones. A share above 0 is never empty.
     pub fn bar(self, share: f64, width: usize) -> String {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         let least = usize::from(share > 0.0);
@@ -69,7 +69,7 @@ impl Charset {
     }
 }
 
-/// What stands for the characters that parshall itself writes.
+/// The substitutes of characters that parshall itself writes.
 fn ascii(c: char) -> Option<&'static str> {
     Some(match c {
         '→' => "->",

@@ -5,36 +5,13 @@ mod terminal;
 mod wrap;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 pub use args::{ColorArg, FormatArg, PrintArgs};
 pub use charset::Charset;
 use parshall_core::text;
 use serde::Serialize;
-pub use terminal::{style, style_for};
+pub use terminal::{Destination, TextStyle, style, style_for};
 pub use wrap::{clean, columns, items, words};
-
-/// The style of text.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TextStyle {
-    /// Colours and bold by ANSI escapes.
-    pub color: bool,
-    /// Columns of the terminal.
-    pub width: usize,
-    /// Characters that it shows.
-    pub charset: Charset,
-}
-
-/// The destination of a report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Destination {
-    /// Standard output.
-    Stdout,
-    /// Standard error: stdout belongs to the command that is diagnosed.
-    Stderr,
-    /// A file that only its owner may read.
-    File(PathBuf),
-}
 
 /// Format and style of a report.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,9 @@
 //! Width, colours and characters of the destination of a report.
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
-use super::{Charset, Destination, TextStyle};
+use super::charset::Charset;
 
 /// Columns without a terminal: fits a page, an issue and a mail.
 const PLAIN_WIDTH: usize = 100;
@@ -10,6 +11,28 @@ const PLAIN_WIDTH: usize = 100;
 const MIN_WIDTH: usize = 60;
 /// The largest width: longer lines are hard to read.
 const MAX_WIDTH: usize = 120;
+
+/// The style of text.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TextStyle {
+    /// Colours and bold by ANSI escapes.
+    pub color: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Characters that it shows.
+    pub charset: Charset,
+}
+
+/// The destination of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// Standard output.
+    Stdout,
+    /// Standard error: stdout belongs to the command that is diagnosed.
+    Stderr,
+    /// A file that only its owner may read.
+    File(PathBuf),
+}
 
 /// The style for stdout; `color` overrides what the terminal and the environment say.
 pub fn style(color: Option<bool>) -> TextStyle {

@@ -56,7 +56,7 @@ impl Mapping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget(pub u64);
 
-/// The mappings of a process that `wanted` asks for, ascending; none when it is gone. What they take is taken from `budget`, and
+/// The mappings of a process that `wanted` asks for, ascending; none when it is gone. Their size is taken from `budget`, and
 /// mappings beyond a limit are reported as left out.
 pub fn read(tgid: u32, budget: &mut Budget, wanted: impl Fn(&Range<u64>, bool) -> bool) -> Vec<Mapping> {
     let Ok(file) = File::open(format!("/proc/{tgid}/maps")) else { return Vec::new() };
@@ -83,7 +83,7 @@ fn parse_all(
             return ControlFlow::Continue(());
         };
         if !is_whole {
-            // What is left of the path would be another file's.
+            // The rest of the path would be another file's.
             mapping.path.clear();
         }
         mapping.path.shrink_to_fit();

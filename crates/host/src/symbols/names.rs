@@ -48,7 +48,7 @@ pub struct Names {
 impl Names {
     /// Copies nothing yet.
     pub fn new() -> Self {
-        // What was copied does not change.
+        // A copy does not change.
         let symbolizer = Symbolizer::builder().enable_auto_reload(false).build();
         Self {
             symbolizer,

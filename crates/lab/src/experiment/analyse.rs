@@ -1,7 +1,7 @@
 //! From the results of a run to its report. Everything comes from the file of results, so an old run gives the same report again.
 use std::collections::BTreeMap;
 
-use parshall_core::experiment::sweep::{self, SweepRule, Turn};
+use parshall_core::experiment::sweep::{self, SweepRule, TurningPoint};
 use parshall_core::experiment::{Answer, Effect, LOOK_ALPHA, Role, Rule, Verdict, family, judge, looks};
 use parshall_core::stats::quantile;
 use parshall_core::stats::ranks::Interval;
@@ -188,7 +188,7 @@ fn curves(experiment: &Experiment, run: &Run) -> Vec<Curve> {
         let lower_is_better = metric.better == Better::Lower;
         let rule = SweepRule { lower_is_better, knee: experiment.knee, collapse: experiment.collapse };
         let shape = sweep::shape(&table, rule, run.head.seed)?;
-        let turn = |turn: Turn| TurnReport {
+        let turn = |turn: TurningPoint| TurnReport {
             at: names[turn.at].clone(),
             from: names[turn.from].clone(),
             to: names[turn.to].clone(),

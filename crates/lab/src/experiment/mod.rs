@@ -1,7 +1,7 @@
 //! `lab ab` and `lab sweep`: experiments on any commands that differ in one variable, and `lab compare` of two of their runs.
 //!
 //! `file` and `metric` read what is to be done, `trial` does it once, `run` again and again into `results`; `analyse` makes a
-//! `report` of these, and `text`, `markdown` and `svg` show it. What decides is [`parshall_core::experiment`].
+//! `report` of these, and `text`, `markdown` and `svg` show it. The decisions are [`parshall_core::experiment`]'s.
 mod analyse;
 mod compare;
 mod conditions;

@@ -20,7 +20,7 @@ pub struct SocketArgs {
 }
 
 /// Congestion control and buffers.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct BufferArgs {
     /// Congestion control (default: cubic, or reno where there is no cubic; never the host's default)
     #[arg(long, value_name = "NAME")]

@@ -40,7 +40,7 @@ struct IngressLoss {
 }
 
 impl Network {
-    /// Makes everything. What was made before an error is removed again.
+    /// Makes everything. After an error, the part that was made is removed again.
     pub fn make(testbed: &Testbed) -> anyhow::Result<Self> {
         let named = |namespace: &Namespace| NetNs::create(&namespace.name);
         let namespaces = testbed.namespaces.iter().map(named).collect::<Result<_, _>>()?;

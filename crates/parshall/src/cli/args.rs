@@ -28,7 +28,7 @@ pub struct Cli {
     /// Log less
     #[arg(short, long, global = true, hide = true, action = ArgAction::Count)]
     pub quiet: u8,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }

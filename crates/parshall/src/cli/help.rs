@@ -22,7 +22,7 @@ pub fn unbroken(command: clap::Command) -> clap::Command {
     command.mut_subcommands(unbroken)
 }
 
-/// What clap has rendered, with plain spaces again.
+/// The text that clap has rendered, with plain spaces again.
 pub fn rendered(text: &str) -> String {
     text.replace(HARD_SPACE, " ")
 }

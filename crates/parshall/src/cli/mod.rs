@@ -17,7 +17,7 @@ use parshall_host::error::UserError;
 
 use args::{Cli, Command};
 
-/// What the arguments request.
+/// The request that the arguments make.
 #[derive(Debug)]
 pub enum Invocation {
     /// Run a command.

@@ -1,5 +1,6 @@
 //! clap's errors in the form of every other error: one line that says what is wrong, one hint.
 use std::ffi::OsString;
+use std::net::{AddrParseError, SocketAddr};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -29,7 +30,7 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
                 at.strip_prefix("parshall sockets ").and_then(|command| parshall_sockets::cli::hint(command, &flag));
             #[cfg(not(feature = "sockets"))]
             let hint: Option<&str> = None;
-            let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, usage), str::to_owned);
+            let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, &at, usage), str::to_owned);
             UserError::new(format!("`{flag}` {what} `{at}`"), hint)
         }
         ErrorKind::InvalidSubcommand => {
@@ -53,14 +54,13 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
         ErrorKind::ArgumentConflict => {
             let one = first(ContextKind::InvalidArg);
             let other = words(error, ContextKind::PriorArg);
-            let what = match other.first() {
-                Some(other) if *other != one => format!("`{one}` and `{other}` cannot be used together"),
-                _ => format!("`{one}` is given more than once"),
+            let other = other.first().filter(|other| **other != one);
+            let what = match other {
+                Some(other) => format!("`{one}` and `{other}` cannot be used together"),
+                None => format!("`{one}` is given more than once"),
             };
             let hint = match at.as_str() {
-                "parshall relay" if what.contains("together") => {
-                    "with -c the file holds all settings: write it into the file"
-                }
+                "parshall relay" if other.is_some() => "with -c the file holds all settings: write it into the file",
                 "parshall attach" => "leave one of them out; to observe several processes, repeat --pid",
                 _ => "leave one of them out",
             };
@@ -70,11 +70,11 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
     }
 }
 
-fn unknown_argument_hint(error: &clap::Error, flag: &str, usage: String) -> String {
+fn unknown_argument_hint(error: &clap::Error, flag: &str, at: &str, usage: String) -> String {
     let near = words(error, ContextKind::SuggestedArg);
     if !near.is_empty() {
         did_you_mean(&near)
-    } else if flag.starts_with('-') || !usage.starts_with("`parshall run ") {
+    } else if flag.starts_with('-') || at != "parshall run" {
         usage
     } else {
         format!("{usage}; a command to run goes behind `--`, as in `parshall run -- CMD`")
@@ -113,8 +113,8 @@ fn unreadable_value(error: &clap::Error, usage: String) -> UserError {
         (format!("`{value}` is not a whole number"), format!("write a number, as in `{flag} 10`"))
     } else if source.is::<std::num::ParseFloatError>() {
         (format!("`{value}` is not a number"), format!("write a number, as in `{flag} 2.5`"))
-    } else if source.is::<std::net::AddrParseError>() {
-        let (what, right) = match reason.contains("socket") {
+    } else if let Some(refused) = source.downcast_ref::<AddrParseError>() {
+        let (what, right) = match "".parse::<SocketAddr>() == Err(refused.clone()) {
             true => ("an address and a port", "127.0.0.1:9474"),
             false => ("an IP address", "192.0.2.7"),
         };

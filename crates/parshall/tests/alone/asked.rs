@@ -8,7 +8,7 @@ use parshall_evidence::{Report, Status};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py");
 
-/// What is seen of a mode in three seconds; None where it cannot be observed here.
+/// An observation of a mode for three seconds; None where it cannot be observed here.
 fn observe(mode: &str) -> Option<Report> {
     let what = "clients that wait";
     if !has(&["python3", "setsid"], what) || !btf(what) {

@@ -270,7 +270,7 @@ fn nothing_stays_attached_after_any_end() {
     let pair = Pair::start(&[]);
     let port = pair.port.to_string();
     let start = |window: &str| {
-        // Whoever starts the tests may have SIGHUP ignored.
+        // The tests may have been started with SIGHUP ignored.
         let words = ["--default-signal=HUP", PARSHALL, "attach", "--port", &port, "--format", "json", "--for", window];
         begin_window(Command::new("env").args(words))
     };

@@ -215,7 +215,7 @@ fn requests_that_are_read_with_splice() {
         }
     });
     thread::sleep(Duration::from_millis(300));
-    // What follows splice() is attached once it is seen: on a busy host the slices after that may be few.
+    // The probe that follows splice() is attached once it is seen: on a busy host the slices after that may be few.
     let served = |(_, capture): &(Report, Capture)| served(capture, port);
     let mut observed = (0..3).map(|_| attach(port));
     let (report, capture) =

@@ -104,7 +104,7 @@ fn with_the_hosts_proc_a_container_sees_the_hosts_processes() {
     assert!(has_cause(&report, Rung::Tracepoint), "{report:#?}");
     assert!(report.blind.iter().any(|line| line.contains("iterators")), "{report:#?}");
     assert!(report.subject.pids.contains(&pair.server.pid()), "{report:#?}");
-    // What takes numbers of processes is refused: they are of other processes there.
+    // Commands that take process ids are refused: there they are those of other processes.
     for command in [format!("run -- {PARSHALL} --version"), format!("try nodelay --port {port} --yes")] {
         let done = with_host_proc(&format!("{PARSHALL} {command}"));
         assert!(done.error_and_hint().0.contains("other numbers in this /proc"), "{done:?}");

@@ -43,7 +43,7 @@ impl Hang {
                 client.read_exact(&mut [0; SIZE]).unwrap();
             }
         }
-        // What is younger is not looked at, and the kernel's clock has ticks of up to 10 ms.
+        // A younger wait is not looked at, and the kernel's clock has ticks of up to 10 ms.
         thread::sleep(Duration::from_millis(400));
         Self { server, port, pids, _clients: clients }
     }

@@ -264,7 +264,7 @@ fn socket_settings_are_restored_and_buffers_unlocked() {
     for change in
         ["rcvbuf=64KiB", "sndbuf=64KiB", "notsent-lowat=16KiB", "pacing=100MB/s", "quickack", "congestion=reno"]
     {
-        // What the change does is not asked here.
+        // The effect of the change is not asked here.
         let pid = pair.client.pid().to_string();
         let quick = ["try", change, "--pid", &pid, "--yes", "--pairs", "3", "--window", "200ms", "--format", "json"];
         let report = result(&parshall(&quick));

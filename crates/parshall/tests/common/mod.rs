@@ -99,7 +99,7 @@ impl Done {
     /// Asserts one line `error:`, one line `hint:` and an empty stdout. Returns both lines.
     pub fn error_and_hint(&self) -> (&str, &str) {
         assert!(matches!(self.code, Some(1 | 2)) && self.stdout.is_empty(), "{self:?}");
-        // What another test that was killed left behind is removed by whoever comes next.
+        // The remains of a test that was killed are removed by the next one.
         let leftovers = |line: &&str| line.contains(" note: lab: removed what an earlier run left behind");
         let lines: Vec<&str> = self.stderr.lines().filter(|line| !leftovers(line)).collect();
         match lines[..] {

@@ -12,7 +12,7 @@ pub type Values = BTreeMap<String, String>;
 /// A report must not differ from what its states add up to by more than this share: figures are rounded to ns.
 const LEDGER_ERROR: f64 = 1e-6;
 
-/// What a path in a guest may take itself, beside the delay of a testbed.
+/// The delay that a path in a guest may have itself, beside the delay of a testbed.
 const DELAY_ERROR_MS: f64 = 15.0;
 
 /// The JSON document that a command has printed, or its error in one line.
@@ -94,7 +94,7 @@ pub fn verdicts(reports: &Reports, with_confidence: bool, values: &mut Values) {
     values.insert(format!("{what}observation: rung"), of_runs(rungs.join(", ")));
 }
 
-/// What `ping` counted: packets sent and received, and the shortest round trip in ms.
+/// The counts of `ping`: packets sent and received, and the shortest round trip in ms.
 fn pings(reported: &Reported) -> Option<(u32, u32, f64)> {
     // `400 packets transmitted, 361 packets received, 9% packet loss` and `round-trip min/avg/max = 40.1/41.0/55.2 ms`
     let words: Vec<&str> = reported.stdout.split_whitespace().collect();
@@ -103,7 +103,7 @@ fn pings(reported: &Reported) -> Option<(u32, u32, f64)> {
     Some((before("transmitted,")?.parse().ok()?, before("received,")?.parse().ok()?, shortest.parse().ok()?))
 }
 
-/// What a testbed does to packets by one of two means: the specification in ms and per cent for both ways together.
+/// The effect of a testbed on packets by one of two means: the specification in ms and per cent for both ways together.
 fn impaired(reported: &Reported, delay_ms: f64, loss_percent: f64) -> String {
     if reported.code != 0 && reported.stdout.is_empty() {
         return error(reported);

@@ -1,4 +1,4 @@
-//! What the machines must report (`expected.toml`), what they report (`seen.toml`, rewritten by `BLESS=1`), and why that is not the same
+//! The reports that the machines must give (`expected.toml`), those that they give (`seen.toml`, rewritten by `BLESS=1`), and why both differ
 //! (`shortfalls.toml`).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub struct Machine {
     /// Options of `scripts/kernels boot`.
     #[serde(default)]
     pub boot: Vec<String>,
-    /// What differs here by nature: the check and its value.
+    /// A difference by nature: the check and its value.
     #[serde(default)]
     pub differs: BTreeMap<String, String>,
 }
@@ -69,13 +69,13 @@ pub fn machine(name: &str) -> Machine {
 }
 
 impl Expected {
-    /// What a machine must report. None for a check that has no line.
+    /// The value that a machine must report. None for a check that has no line.
     fn right(&self, machine: &str, check: &str) -> Option<&String> {
         self.machine[machine].differs.get(check).or_else(|| self.everywhere.get(check))
     }
 }
 
-/// What was seen of a check on a machine.
+/// The value of a check on a machine.
 pub enum Seen {
     /// The check was not made there.
     Not,
@@ -119,7 +119,7 @@ pub fn compare(machine: &Machine, values: &Values) {
     let mut changed = Vec::new();
     for (check, value) in values {
         let right = expected.right(&machine.name, check);
-        // What was not seen before must be right.
+        // A value that was not seen before must be right.
         let known = before.get(check).or(right);
         // A wrong verdict differs from run to run. That it has become right is news all the same.
         let still_wrong = check.starts_with("fault ") && known != right && Some(value) != right;

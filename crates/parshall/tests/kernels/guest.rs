@@ -11,7 +11,7 @@ use crate::expected::Machine;
 /// Guests at once. Each keeps one CPU busy.
 const AT_ONCE: usize = 2;
 
-/// What a command in the guest has printed.
+/// The output of a command in the guest.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Reported {
     pub code: i32,
@@ -123,7 +123,7 @@ fn last_lines(console: &Path) -> String {
     lines[lines.len().saturating_sub(60)..].join("\n")
 }
 
-/// Splits what came over the serial port (`guest/common.sh`). What follows an incomplete report is left out.
+/// Splits what came over the serial port (`guest/common.sh`). Output behind an incomplete report is left out.
 fn parse(mut bytes: &[u8]) -> Reports {
     let mut reports = Reports::new();
     while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {

@@ -28,7 +28,7 @@ use common::Scratch;
 const LIGHT_LIMIT_S: u32 = 600;
 const LIMIT_S: u32 = 3000;
 
-/// What `make test` sees of a machine. It has the time for two: the oldest and the newest.
+/// The part of a machine that `make test` sees. It has the time for two: the oldest and the newest.
 fn light(machine: &str) {
     let machine = expected::machine(machine);
     let Some(reports) = guest::run(&machine, "light", include_str!("guest/light.sh"), &[], LIGHT_LIMIT_S) else {

@@ -16,7 +16,7 @@ pub fn kept(name: &str) -> &str {
     &name[..name.len().min(15)]
 }
 
-/// What an observation has on a machine.
+/// The evidence that an observation has on a machine.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Held {
@@ -24,7 +24,7 @@ pub struct Held {
     pub rung: String,
     /// Programs, with the names that the kernel gives them: at most 15 characters.
     pub programs: BTreeSet<String>,
-    /// What the report says it cannot see because of the kernel.
+    /// The gaps that the report explains by the kernel.
     pub blind: Vec<String>,
 }
 

@@ -40,7 +40,7 @@ enum Ending {
     Drop(Side),
 }
 
-/// What both sides of a connection do.
+/// The behaviour of both ends of a connection.
 #[derive(Debug, Clone)]
 struct Script {
     seed: u64,

@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 60_000;
 /// The zstd level of recordings.
 const LEVEL: i32 = 19;
 
-/// What the test needs of a case file.
+/// The part of a case file that the test needs.
 #[derive(Debug, Deserialize)]
 struct Case {
     #[serde(skip)]
@@ -66,7 +66,7 @@ fn recording(case: &Case) -> PathBuf {
     place("tests/docket").join(format!("{}.json.zst", case.name))
 }
 
-/// What is wrong with the verdict on a capture, if anything is.
+/// The error of the verdict on a capture, if there is one.
 fn complaint(case: &Case, capture: &Capture) -> Option<String> {
     let report = judge(capture);
     let status = serde_json::to_value(report.verdict.status).unwrap().as_str().unwrap().to_owned();

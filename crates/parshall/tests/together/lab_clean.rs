@@ -64,7 +64,7 @@ fn an_interrupted_run_leaves_nothing_and_prints_nothing() {
         let whom = if ends_loads { format!("-{of}") } else { of.to_string() };
         assert!(Command::new("kill").args([name, "--", &whom]).status().expect("kill runs").success());
         let done = lab.finish();
-        // What a test beside this one left behind, this run removes, and says so.
+        // This run removes the remains of a test beside this one, and says so.
         let said: Vec<&str> = done.stderr.lines().filter(|line| !line.contains("note: lab: removed what")).collect();
         assert_eq!((done.code, said), (Some(code), vec![]), "{name}");
         assert_eq!(namespaces(of), Vec::<String>::new());

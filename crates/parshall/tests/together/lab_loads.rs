@@ -146,7 +146,7 @@ fn an_open_loop_keeps_its_schedule() {
     ] {
         let result = generate(args);
         assert_eq!(number(&result, "/offered_per_s").round(), 500.0, "{args:?}");
-        // What was due in the window counts whenever it was sent, so a busy host changes nothing about it.
+        // A request that was due in the window counts whenever it was sent, so a busy host changes nothing about it.
         let due = result.pointer("/latency/count").unwrap_or(&result["requests"]).as_f64().expect("a count");
         assert!((200.0..=350.0).contains(&due), "{args:?}: {result}");
         assert!(result["unanswered"].as_f64().unwrap_or(0.0) < due, "{args:?}: {result}");
@@ -211,6 +211,13 @@ fn errors_get_a_line_and_a_hint() {
         (&["load", "stream", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
         (&["load", "rpc", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
         (&["load", "rpc", "--rate", "0"], "`0` is not a rate", "0.001 to 1e9"),
+        (&["load", "upload", "--threads", "2"], "`--threads` is not an option of", "--help"),
+        (&["load", "udp-packets", "--rcvbuf", "9"], "`--rcvbuf` is not an option of", "--help"),
+        (
+            &["load", "rpc", "--serve", "127.0.0.1:0", "--depth", "2"],
+            "cannot be used together",
+            "leave one of them out",
+        ),
         (&["load", "burst", "--every", "0s"], "bursts without time between them", "100ms"),
     ] {
         let done = run(args);

@@ -66,7 +66,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// What a namespace has, without what differs between any two: indices, hardware addresses, handles.
+/// The contents of a namespace, without what differs between any two: indices, hardware addresses, handles.
 fn state(namespace: &str) -> Vec<String> {
     let json = |program: &str, arguments: &[&str]| -> Vec<Value> {
         let text = output(program, &[&["-n", namespace, "-j"], arguments].concat());
@@ -219,7 +219,7 @@ fn users_without_privileges_make_one_in_a_user_namespace() {
     assert!(inside.contains("inet 10.1.0.2/24"), "{inside}");
 }
 
-/// What a killed run could leave behind: its namespaces, and devices or qdiscs outside of them.
+/// Possible remains of a killed run: its namespaces, and devices or qdiscs outside of them.
 fn leftovers(pid: u32) -> Vec<String> {
     let prefix = format!("parshall-{pid}-");
     let entries = std::fs::read_dir(netns::DIR).into_iter().flatten().flatten();

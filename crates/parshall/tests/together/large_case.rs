@@ -11,7 +11,7 @@ use parshall_evidence::timeline::{self, OffCpu, SocketCall, Waker};
 /// Far more than it takes on a busy host. An account of each pair of records would take longer.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What copies of a record have in common with it.
+/// The fields that copies of a record have in common with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Common {
     /// Everything: they are the same flow, thread and service again.
@@ -112,7 +112,7 @@ fn judge_grown(name: &str, entries: usize) {
     }
 }
 
-/// Repeats a timeline under other numbers until it has about `entries` events. What is `Common::Addresses` leaves addresses and
+/// Repeats a timeline under other numbers until it has about `entries` events. `Common::Addresses` leaves addresses and
 /// processes as they are.
 fn grown_timeline(capture: &Capture, entries: usize, common: Common) -> Capture {
     let timeline = capture.timeline.as_ref().expect("a timeline");

@@ -37,7 +37,7 @@ fn a_receiver_that_rejects_rows_makes_a_stream_fail_with_its_reason() {
             let length =
                 head.find_map(|line| line.ok()?.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
             assert!(length.is_some_and(|bytes: usize| bytes > 0));
-            // What follows is the rest of the head and the body, which is not read.
+            // Then comes the rest of the head and the body, which is not read.
             write!(stream, "HTTP/1.1 400 Bad Request\r\nContent-Length: 7\r\n\r\ntoo old").ok();
         }
     });

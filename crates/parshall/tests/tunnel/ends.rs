@@ -214,7 +214,7 @@ fn a_closed_terminal_ends_a_tunnel_in_the_foreground_and_undoes_it() {
     let (rules, begun, ended) = (a.ip("rule show"), scratch.file("begun"), scratch.file("ended"));
     let hooks = format!("PostUp = touch {}\nPostDown = touch {}", begun.display(), ended.display());
     let file = config(&scratch, a, 0, &hooks, "AllowedIPs = 0.0.0.0/0");
-    // Whoever runs the tests may have SIGHUP ignored, as with nohup.
+    // The tests may run with SIGHUP ignored, as with nohup.
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", PARSHALL, "tunnel", "up", &file]);
     let running = a.netns.run(|| Ok(begin(&mut command))).unwrap();

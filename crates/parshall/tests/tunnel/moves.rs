@@ -260,7 +260,7 @@ fn peers_that_are_not_there_delay_no_other() {
         let ends = ends("gone");
         let [a, b] = &ends;
         up(b, &config(&scratch, b, 1, ""), &[]);
-        // What goes to them waits for their link address, more of it than is ever in flight.
+        // Packets to them wait for their link address, more of it than is ever in flight.
         let mut more = "Endpoint = 192.0.2.2:51820\n".to_owned();
         for n in 0..40 {
             let key = PrivateKey::new([n + 101; 32]).public();

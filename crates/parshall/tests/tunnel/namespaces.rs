@@ -1,5 +1,5 @@
 //! The checks of WireGuard's own test of namespaces in the kernel (tools/testing/selftests/wireguard/netns.sh), made with
-//! `parshall tunnel`. What other suites check is not repeated: default routes, `wg-quick`, MTUs of paths, replaced sessions. Nor is
+//! `parshall tunnel`. Checks of other suites are not repeated: default routes, `wg-quick`, MTUs of paths, replaced sessions. Nor is
 //! what it marks as unsolved: loops through two tunnels.
 
 use std::fs;

@@ -144,7 +144,7 @@ fn wg_and_wg_quick_configure_it() {
     assert!(numbers[0] > 1_600_000_000 && numbers[1] > 100 && numbers[2] > 1_000_000, "{dump}");
     assert_eq!(fields[1][7], "21");
 
-    // What changes is changed, what does not stays: the session too.
+    // Only the differences are applied: the session stays, too.
     let sync = scratch.file("sync.conf");
     let text = format!(
         "[Interface]\nPrivateKey = {}\nListenPort = 51820\nFwMark = 35\n[Peer]\nPublicKey = {}\nPresharedKey = {PSK}\n\

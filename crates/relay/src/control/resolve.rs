@@ -9,6 +9,7 @@ use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use parshall_core::relay::config::Endpoint;
+use parshall_core::relay::connection::happy_eyeballs::interleave;
 use parshall_sys::stream_socket::StreamAddr;
 use tokio::task::JoinSet;
 
@@ -245,16 +246,23 @@ async fn look_up(resolver: &TokioResolver, name: &str) -> Result<Addresses, Stri
         Ok(Err(e)) => return Err(e.to_string()),
         Err(_) => return Err("no answer in time".to_owned()),
     };
-    let mut ips = Vec::new();
-    for ip in answer.iter() {
-        if !ips.contains(&ip) {
-            ips.push(ip);
-        }
-    }
+    let ips = in_order_of_attempts(answer.iter());
     if ips.is_empty() {
         return Err("it has no address".to_owned());
     }
     Ok(Addresses { ips, until: answer.valid_until() })
+}
+
+/// Each address once, the families in turns: where one of them has no route, only every second attempt waits for it.
+fn in_order_of_attempts(answers: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut ips = Vec::new();
+    for ip in answers {
+        if !ips.contains(&ip) {
+            ips.push(ip);
+        }
+    }
+    interleave(&mut ips, IpAddr::is_ipv6);
+    ips
 }
 
 /// A resolver with the host's configuration: /etc/resolv.conf and /etc/hosts.
@@ -290,5 +298,13 @@ mod tests {
         let pauses: Vec<u64> = (1..9).map(|n| retry_after(n).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(retry_after(u32::MAX), RETRY_MAX);
+    }
+
+    #[test]
+    fn the_families_of_addresses_take_turns() {
+        let ips = |text: &str| text.split(' ').map(|ip| ip.parse::<IpAddr>().expect("an address")).collect::<Vec<_>>();
+        let answers = ips("2001:db8::1 2001:db8::2 2001:db8::1 192.0.2.1 192.0.2.2");
+        let expected = ips("2001:db8::1 192.0.2.1 2001:db8::2 192.0.2.2");
+        assert_eq!(in_order_of_attempts(answers.into_iter()), expected);
     }
 }

@@ -158,7 +158,7 @@ mod tests {
         let metadata = fs::metadata(&theirs).expect("there");
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (65534, 0o700));
         assert!(create(&theirs, Some(&User { uid: 65533, gid: 65533 })).is_err(), "of someone else");
-        // Who is the user already has a directory in one that may be everybody's.
+        // A process that runs as the user already has a directory in one that may be everybody's.
         create(&dir.path().join("ours"), Some(&current())).expect("made");
         let path = theirs.join("relay-1.sock");
         let (bound, _listener) = bind(path.to_str(), Some(&nobody)).expect("bound");

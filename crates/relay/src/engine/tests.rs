@@ -405,7 +405,7 @@ fn a_dead_sink_ends_the_direction_as_failed() {
         drop(server);
         set_nonblocking(&client);
         rig.until("the failure", |rig| {
-            // What is written after the sink died has nowhere to go.
+            // Bytes written after the sink died have nowhere to go.
             let _full = client.write(&[1; 1000]);
             rig.transfers[there].ended.is_some()
         });

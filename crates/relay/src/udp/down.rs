@@ -8,7 +8,7 @@ use parshall_core::relay::direction::Direction;
 
 use super::sender;
 use super::up::join;
-use super::worker::{TURNS, UdpWorker};
+use super::worker::{BATCHES_MAX, UdpWorker};
 
 /// Errors in a row after which a socket is not read until its next event.
 const ERRORS_MAX: usize = 4;
@@ -16,8 +16,8 @@ const ERRORS_MAX: usize = 4;
 impl UdpWorker {
     /// Receives the datagrams of a session's target.
     pub(super) fn forward_down(&mut self, event: u64, now: Ns) {
-        let (mut turns, mut errors) = (0, 0);
-        while turns < TURNS && errors < ERRORS_MAX {
+        let (mut batches, mut errors) = (0, 0);
+        while batches < BATCHES_MAX && errors < ERRORS_MAX {
             let Some(listener) = self.session(event).map(|session| session.listener) else { return };
             if self.answers_of != listener || self.batch.received().len() == self.batch.slots() {
                 self.flush_answers();
@@ -44,7 +44,7 @@ impl UdpWorker {
                     if self.batch.received().len() < self.batch.slots() {
                         return;
                     }
-                    turns += 1;
+                    batches += 1;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

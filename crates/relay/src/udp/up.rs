@@ -11,7 +11,7 @@ use parshall_sys::udp_batch::{DatagramBatch, Received};
 
 use super::groups::LAST;
 use super::sender;
-use super::worker::{TURNS, UdpWorker};
+use super::worker::{BATCHES_MAX, UdpWorker};
 
 /// Makes messages of slots, each with the number of bytes to send. Neighbours are joined in one GSO message where possible.
 pub(super) fn join(
@@ -42,7 +42,7 @@ impl UdpWorker {
     /// Forwards the datagrams of one of a listener's sockets, for a few batches.
     pub(super) fn forward_up(&mut self, listener: usize, socket: usize, now: Ns) {
         self.flush_answers();
-        for _ in 0..TURNS {
+        for _ in 0..BATCHES_MAX {
             self.batch.clear();
             let Some(socket) = self.listeners[listener].plan.sockets.get(socket) else { break };
             self.counts.receives.add(1);

@@ -27,7 +27,7 @@ use crate::connection_limit::ConnectionLimit;
 /// Messages that one recvmmsg takes: datagrams, or several joined by GRO.
 const BATCH: usize = 64;
 /// Batches taken from one socket before others are read.
-pub(super) const TURNS: usize = 4;
+pub(super) const BATCHES_MAX: usize = 4;
 /// How long no session begins after descriptors or memory ran out.
 const PAUSE: Ns = 100_000_000;
 const WAIT_MAX: Ns = 3_600_000_000_000;

@@ -11,7 +11,7 @@ use parshall_core::text::{is_printable, json_escape};
 use parshall_evidence::socket::Kind;
 use parshall_evidence::socket::{Completeness, FIELDS, SOCKETS_SCHEMA, Visitor};
 
-use super::Encoder;
+use super::encoder::Encoder;
 
 const AF_INET: u8 = 2;
 
@@ -315,7 +315,7 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| !matches!(byte, 0x20..0x7f) || matches!(byte, b'"' | b'\\')) {
-        // What is before it is ASCII, so a character begins there.
+        // The byte before it is ASCII, so a character begins there.
         let (plain, special) = rest.split_at(at);
         let c = special.chars().next().unwrap_or_default();
         out.extend_from_slice(plain.as_bytes());

@@ -7,7 +7,7 @@ use parshall_core::sockets::schema::{Wire, number, wire};
 use parshall_core::sockets::{Dump, Owner, Rates, Row, Seen, varint};
 use parshall_evidence::socket::{Completeness, Visitor};
 
-use super::{Encoder, ZSTD_LEVEL};
+use super::encoder::{Encoder, ZSTD_LEVEL};
 
 const AF_INET: u8 = 2;
 const VARINT: u32 = 0;

@@ -14,7 +14,7 @@ use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::selection::{address, state_name};
 use parshall_evidence::socket::{Completeness, FIELDS, Group, Groups, SocketRecord, Visitor};
 
-use super::Encoder;
+use super::encoder::Encoder;
 use parshall_host::output::clean;
 use parshall_host::utc::iso;
 

@@ -13,7 +13,7 @@ use parshall_core::sockets::container::{Placement, placement};
 use parshall_host::mountinfo;
 use parshall_sys::file_handle::open_cgroup;
 
-use super::Mixed;
+use super::mix::Mixed;
 
 /// If more paths are cached, those that the last dump did not use are removed.
 const KEPT: usize = 16_384;

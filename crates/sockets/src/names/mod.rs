@@ -3,10 +3,10 @@
 //! A dump [`begins`](Names::begin); the namespaces and control groups of each batch are [`looked up`](Names::learn); then rows
 //! borrow the names. Unknown ones cost at most one scan of the host per dump.
 pub mod cgroup;
+mod mix;
 pub mod netns;
 
-use std::hash::{BuildHasherDefault, Hasher};
-
+pub(crate) use mix::Mixed;
 use parshall_evidence::socket::SocketRecord;
 
 #[derive(Debug, Default)]
@@ -38,27 +38,3 @@ impl Names {
         }
     }
 }
-
-/// Hashes a number of the kernel. Not resistant to chosen inputs.
-#[derive(Debug, Default)]
-pub(crate) struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-pub(crate) type Mixed = BuildHasherDefault<Mix>;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use parshall_host::proc_fs;
 
-use super::Mixed;
+use super::mix::Mixed;
 use crate::namespaces::{Discovery, Namespace, Place};
 
 /// The maximum number of cached names. Further namespaces have none.

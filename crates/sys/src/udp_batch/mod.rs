@@ -164,7 +164,7 @@ impl DatagramBatch {
         unsafe { std::slice::from_raw_parts(self.memory.at(slot * SLOT_STRIDE), bytes) }
     }
 
-    /// As [`payload`](Self::payload), for the caller to change. What messages send is what their slots hold when they are sent.
+    /// As [`payload`](Self::payload), for the caller to change. Messages send the contents of their slots at the time of the call.
     pub fn payload_mut(&mut self, slot: usize) -> &mut [u8] {
         let bytes = self.received[slot].bytes;
         // SAFETY: as in `payload`; `&mut self` excludes other accesses.

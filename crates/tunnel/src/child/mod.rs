@@ -87,8 +87,8 @@ fn prepare(
     let (owner, requests) = control::channel()?;
     let settings = Settings { mtu: request.mtu, clamp_mss: request.engine.clamp_mss };
     let worker = Worker::new(device, tun, settings, Some(requests)).map_err(|error| unopened(&change, &error))?;
-    // Before threads start: capabilities belong to threads. What `wg set fwmark` (SO_MARK) and `wg set listen-port` (a port below
-    // 1024, buffers above the limit) need stays.
+    // Before threads start: capabilities belong to threads. Those that `wg set fwmark` (SO_MARK) and `wg set listen-port` (a port below
+    // 1024, buffers above the limit) need stay.
     if let Some(user) = request.user.filter(|user| current().uid == 0 && user.uid != 0) {
         become_user(&user.into(), CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE)
             .context("giving up root's privileges")?;

@@ -107,7 +107,7 @@ impl Child {
         }
     }
 
-    /// Waits for its end. Whoever is impatient sends a signal again, which is no reason to kill it.
+    /// Waits for its end. An impatient user sends a signal again, which is no reason to kill it.
     fn ends_within(&self, time: Duration) -> bool {
         let begun = Instant::now();
         loop {

@@ -16,7 +16,7 @@ pub fn of_interface(directory: &Path, interface: &str) -> PathBuf {
     directory.join(format!("{interface}.sock"))
 }
 
-/// Binds the socket of an interface, in a directory that is made if it is missing. Who may write to the directory could serve
+/// Binds the socket of an interface, in a directory that is made if it is missing. A writer to the directory could serve
 /// `wg`, which sends private keys, and so it must be ours alone.
 ///
 /// # Errors

@@ -1,6 +1,8 @@
 //! The process that has the request was stopped: by SIGSTOP, a debugger or the freezer of its control group.
 //!
 //! Look-alikes: quota (cpu-throttled), a garbage collector (stop-the-world), a CPU that others use (run-queue-latency).
+use parshall_evidence::{Object, Stopper};
+
 use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
@@ -19,27 +21,32 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Stopped) else { return not_spent(facts, Spent::Stopped) };
     let leaf = waits.leaf;
-    let by = if leaf.target.is_empty() { String::new() } else { format!(" by {}", leaf.target) };
+    let stopper = match &leaf.object {
+        Object::Stopper(stopper) => Some(stopper),
+        _ => None,
+    };
+    let by = stopper.map_or_else(String::new, |stopper| format!(" by {stopper}"));
     let summary = waits.summary(&format!("{} was stopped meanwhile{by}, {} a request.", named(leaf), waits.each()));
-    let fix = if by.is_empty() {
-        format!(
+    let fix = match stopper {
+        None => format!(
             "Find who stops it (kill -STOP, a debugger, docker pause, the freezer): grep -E 'State|TracerPid' /proc/{0}/status. Let \
              it run: kill -CONT {0}",
             leaf.pid
-        )
-    } else if leaf.target.contains("ptrace") {
-        format!("{} traces it: detach it, or end it.", leaf.target)
-    } else if leaf.target.contains("freezer") {
-        "Thaw its control group: docker unpause, or 0 to its cgroup.freeze.".to_string()
-    } else {
-        format!("See why {} stops it. Let it run: kill -CONT {}", leaf.target, leaf.pid)
+        ),
+        Some(Stopper::Debugger { .. }) => format!("{} traces it: detach it, or end it.", leaf.target),
+        Some(Stopper::Freezer { .. }) => {
+            "Thaw its control group: docker unpause, or 0 to its cgroup.freeze.".to_string()
+        }
+        Some(Stopper::Sender { .. } | Stopper::Words(_)) => {
+            format!("See why {} stops it. Let it run: kill -CONT {}", leaf.target, leaf.pid)
+        }
     };
     waits.candidate(summary, Vec::new(), fix).holds()
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{HopKind, Stopper};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
 
@@ -54,12 +61,14 @@ mod tests {
 
     #[test]
     fn who_stopped_it_is_named() {
-        for (by, fix) in [
-            ("kill 812 (SIGSTOP)", "kill -CONT 100"),
-            ("gdb[90] (ptrace)", "detach"),
-            ("the freezer of /x", "cgroup.freeze"),
+        let kill = Stopper::Sender { signal: "SIGSTOP".into(), comm: "kill".into(), pid: 812 };
+        for (stopper, by, fix) in [
+            (kill, "kill 812 (SIGSTOP)", "kill -CONT 100"),
+            (Stopper::Debugger { comm: "gdb".into(), pid: 90 }, "gdb 90 (ptrace)", "detach"),
+            (Stopper::Freezer { group: "/x".into() }, "the freezer of /x", "cgroup.freeze"),
+            (Stopper::Words("kill 812 (SIGSTOP)".into()), "kill 812 (SIGSTOP)", "kill -CONT 100"),
         ] {
-            let way = Hops::new().thread(100, 101, "app").on(HopKind::Stopped, "").target(by);
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::Stopped, "").stopped_by(stopper);
             let report = crate::judge::judge(&with(ServiceBuilder::new(80).requests(20, 50.0).part(way, 1.0)));
             let finding = &report.findings[0];
             assert!(finding.summary.contains(&format!("stopped meanwhile by {by}")), "{}", finding.summary);

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn on_a_busy_host_they_cost_more_than_waiting_for_a_cpu_does() {
-        let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("rustc 7");
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").runs("rustc", 7);
         let service = ServiceBuilder::new(7000).requests(1000, 0.5).part(way, 0.4).cpu(0.6);
         let mut capture = short_lives(990);
         capture.services = vec![service.build()];

@@ -135,14 +135,14 @@ mod tests {
         assert_eq!(of_process(200, 3, 1.0), "healthy", "no client waits for it");
     }
 
-    fn waits_while(runs: &str) -> ServiceBuilder {
-        let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target(runs);
+    fn waits_while(runs: &str, pid: u32) -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").runs(runs, pid);
         ServiceBuilder::new(7000).requests(100, 20.0).part(way, 0.8).cpu(0.2)
     }
 
     #[test]
     fn names_who_ran_instead() {
-        let report = crate::judge::judge(&with(waits_while("sh")));
+        let report = crate::judge::judge(&with(waits_while("sh", 0)));
         assert_eq!(report.verdict.cause.as_deref(), Some("run-queue-latency"));
         assert!(report.verdict.summary.contains("on which sh runs"), "{}", report.verdict.summary);
     }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_stranger_with_the_name_of_the_service_is_no_part_of_it() {
         let verdict = |observed: u32| {
-            let mut capture = with(waits_while("app 812"));
+            let mut capture = with(waits_while("app", 812));
             let observed_pids = [(100, 0), (observed, 0)].into();
             let timeline = parshall_evidence::Timeline { observed_pids, ..Default::default() };
             let services = capture.services.clone();
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn behind_its_own_threads_it_is_their_work() {
-        assert_eq!(verdict_of(&with(waits_while("app"))), "user-cpu-bound");
-        let cheap = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("app");
+        assert_eq!(verdict_of(&with(waits_while("app", 0))), "user-cpu-bound");
+        let cheap = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").runs("app", 0);
         let service = ServiceBuilder::new(7000).requests(5000, 0.9).part(cheap, 0.9).cpu(0.1);
         assert_eq!(verdict_of(&with(service)), "healthy");
     }

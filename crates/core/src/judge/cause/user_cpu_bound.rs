@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
 //! that is saturated by cheap requests, which is healthy.
-use parshall_evidence::{Evidence, Figure, HopKind, Place};
+use parshall_evidence::{Evidence, Figure, HopKind, Place, is_address};
 
 use super::base::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
@@ -79,7 +79,7 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     } else {
         "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs."
     };
-    let unnamed = hot.first().is_some_and(|e| e.what.starts_with("0x"));
+    let unnamed = hot.first().is_some_and(|e| is_address(&e.what));
     let names = runtime.filter(|_| unnamed).map(|r| format!(" To see them named, {}.", r.how_to_name(leaf.pid)));
     if let Some(thread) = facts.thread(leaf.tid) {
         hot.insert(0, words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));

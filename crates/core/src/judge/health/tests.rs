@@ -220,7 +220,7 @@ fn a_reader_without_time_left_that_spends_much_on_each_byte_is_no_health() {
 
 /// Requests that cost 0.1 ms of CPU time and wait for a CPU for 6 ms, while threads of their own process compute for `background_ms`.
 fn crowded(background_ms: u64) -> Capture {
-    let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").target("app");
+    let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").runs("app", 0);
     let mut capture = with(ServiceBuilder::new(7000).requests(50, 6.0).part(way, 0.98).cpu(0.02));
     for tid in 102..106 {
         let rest = (1_000 - background_ms / 4).max(1) * MS;

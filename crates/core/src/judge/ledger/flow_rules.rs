@@ -5,7 +5,7 @@
 //! interrupts (the hold goes on, and belongs to what ends it in this flow).
 use parshall_evidence::{FlowCell, FlowRecord, FlowStall, FlowState, Release, Role};
 
-use super::flow::State;
+use super::flow_state::State;
 
 /// Delayed ACKs of Linux last 40 ms (TCP_DELACK_MIN, HZ/25) to 200 ms (TCP_DELACK_MAX, net/ipv4/tcp_output.c);
 /// with the jitter of a busy host.

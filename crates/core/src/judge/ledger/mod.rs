@@ -4,4 +4,5 @@
 //! in [`crate::judge::facts`].
 pub mod flow;
 pub mod flow_rules;
+mod flow_state;
 pub mod thread;

@@ -6,7 +6,7 @@ pub const ESTABLISHED: u8 = 1;
 pub const SYN_SENT: u8 = 2;
 
 /// The kernel's clock for what moved last may stand this long (HZ=100).
-const TICK_NS: u64 = 10_000_000;
+pub const TICK_NS: u64 = 10_000_000;
 
 /// Whether an end owes an answer, or is owed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

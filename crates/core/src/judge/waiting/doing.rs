@@ -2,7 +2,7 @@
 use parshall_evidence::{FdKind, HopKind, WaitingEnd, WaitingThread};
 
 use super::debt::Debt;
-use super::follow::Scene;
+use super::scene::Scene;
 use crate::wait::Wait;
 
 /// The port of name servers.

@@ -1,20 +1,16 @@
 //! From an end with a request that nobody has answered to whoever holds it up: across threads, locks, processes and the
 //! connections between them.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, Hop, HopKind, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread};
 
-use super::debt::{Debt, debt};
+use super::debt::{Debt, TICK_NS};
 use super::doing::{Doing, doing};
-use crate::observe::follow::ends;
+use super::scene::Scene;
 
 /// Steps of one way at most.
 const DEPTH_MAX: usize = 12;
-/// A relay passes a request on within this time.
-const PASSED_ON_NS: u64 = 100_000_000;
-/// The kernel's clock for what moved last may stand this long (HZ=100).
-const TICK_NS: u64 = 10_000_000;
 
 /// What is known of a request that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,22 +30,6 @@ pub struct Way {
     pub hops: Vec<Hop>,
     /// What it shows.
     pub class: Class,
-}
-
-/// Lookups in what waits.
-pub struct Scene<'a> {
-    ends: BTreeMap<FlowId, &'a WaitingEnd>,
-    by_addresses: HashMap<(SocketAddr, SocketAddr), Vec<&'a WaitingEnd>>,
-    by_pid: BTreeMap<u32, Vec<&'a WaitingThread>>,
-    by_tid: BTreeMap<u32, &'a WaitingThread>,
-    held: BTreeMap<u32, Vec<&'a WaitingEnd>>,
-    awaited: BTreeSet<FlowId>,
-    awaits_any: BTreeSet<u32>,
-    /// Processes with a thread of which it is not known what it waits for.
-    unseen: BTreeSet<u32>,
-    debts: BTreeMap<FlowId, Debt>,
-    /// Threads that slept for most of the window, whatever they do at its end.
-    mostly_asleep: BTreeSet<u32>,
 }
 
 /// Which thread of some processes has a request.
@@ -72,6 +52,7 @@ pub fn nobody(kind: HopKind) -> Hop {
         kind,
         syscall: String::new(),
         target: String::new(),
+        object: Object::None,
         stack: None,
     }
 }
@@ -89,6 +70,11 @@ fn hop(thread: &WaitingThread, kind: HopKind) -> Hop {
     }
 }
 
+/// The hop as a wait for this peer.
+pub fn to(peer: SocketAddr, hop: Hop) -> Hop {
+    Hop { target: peer.to_string(), object: Object::Peer(peer), ..hop }
+}
+
 impl Way {
     fn end(hop: Hop, class: Class) -> Way {
         Way { hops: vec![hop], class }
@@ -101,104 +87,6 @@ impl Way {
 }
 
 impl<'a> Scene<'a> {
-    /// Indexes what waits.
-    pub fn new(waiting: &'a Waiting) -> Scene<'a> {
-        let mut scene = Scene {
-            ends: waiting.ends.iter().map(|end| (end.id, end)).collect(),
-            by_addresses: HashMap::new(),
-            by_pid: BTreeMap::new(),
-            by_tid: waiting.threads.iter().map(|thread| (thread.tid, thread)).collect(),
-            held: BTreeMap::new(),
-            awaited: waiting.threads.iter().flat_map(|thread| thread.awaits.iter().copied()).collect(),
-            awaits_any: waiting.threads.iter().filter(|t| t.awaits_any).map(|t| t.pid).collect(),
-            unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).collect(),
-            debts: BTreeMap::new(),
-            mostly_asleep: BTreeSet::new(),
-        };
-        for end in &waiting.ends {
-            scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
-            end.pids.iter().for_each(|pid| scene.held.entry(*pid).or_default().push(end));
-        }
-        for thread in &waiting.threads {
-            scene.by_pid.entry(thread.pid).or_default().push(thread);
-        }
-        scene.debts = waiting.ends.iter().map(|end| (end.id, debt(end))).collect();
-        scene.settle();
-        scene
-    }
-
-    /// With what the accounts of the threads tell.
-    pub fn knowing(self, threads: &[ThreadRecord], window_ns: u64) -> Scene<'a> {
-        let asleep = threads.iter().filter(|thread| thread.cpu_ns < window_ns / 2);
-        Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self }
-    }
-
-    /// Decides the ends at which a request and a reply moved in the same tick: a served connection on which its process waits for
-    /// the next request has no open one, and one on which nobody waits is in somebody's hands. Who asks knows by the other end.
-    /// Relays pass this on from one to the next, a step with each round.
-    fn settle(&mut self) {
-        for _ in 0..DEPTH_MAX {
-            let open = self.ends.values().filter(|end| self.debt(end) == Debt::Maybe);
-            let settled: Vec<(FlowId, Debt)> = open.filter_map(|end| Some((end.id, self.settled(end)?))).collect();
-            if settled.is_empty() {
-                return;
-            }
-            self.debts.extend(settled);
-        }
-    }
-
-    fn settled(&self, end: &WaitingEnd) -> Option<Debt> {
-        if !end.serves {
-            let other = self.debt(self.other_end(end)?);
-            return (other != Debt::Maybe).then_some(other);
-        }
-        if end.pids.iter().any(|pid| self.unseen.contains(pid)) {
-            return None;
-        }
-        if !self.awaited(end) {
-            return Some(Debt::Sure);
-        }
-        let passed_on = |out: &&&WaitingEnd| {
-            let (Some(sent), Some(received)) = (out.sent_ns, end.received_ns) else { return false };
-            !out.serves && sent <= received.saturating_add(TICK_NS) && received <= sent.saturating_add(PASSED_ON_NS)
-        };
-        let outs = end.pids.iter().filter_map(|pid| self.held.get(pid)).flatten();
-        outs.filter(passed_on).any(|out| self.debt(out) == Debt::Sure).then_some(Debt::Sure)
-    }
-
-    /// The end with this id.
-    pub fn end(&self, id: FlowId) -> Option<&'a WaitingEnd> {
-        self.ends.get(&id).copied()
-    }
-
-    /// Whether an end owes an answer or is owed one, as far as all that is known tells.
-    pub fn debt(&self, end: &WaitingEnd) -> Debt {
-        self.debts.get(&end.id).copied().unwrap_or(Debt::No)
-    }
-
-    /// It has a request that nobody has answered, or may have one, or is the other end of one.
-    pub fn is_open(&self, end: &WaitingEnd) -> bool {
-        let opens = |end: &WaitingEnd| self.debt(end) == Debt::Sure || !end.serves && self.debt(end) == Debt::Maybe;
-        opens(end) || end.unread_bytes > 0 || self.other_end(end).is_some_and(opens)
-    }
-
-    /// Ends of the subject that serve, with a request that nobody has answered.
-    pub fn served_debts(&self) -> impl Iterator<Item = &'a WaitingEnd> + '_ {
-        let served = self.ends.values().filter(|end| end.subject && end.serves);
-        served.filter(|end| self.debt(end) == Debt::Sure).copied()
-    }
-
-    /// The other end of a connection, where that is on this host.
-    pub fn other_end(&self, end: &WaitingEnd) -> Option<&'a WaitingEnd> {
-        let found = self.by_addresses.get(&(end.remote, end.local))?;
-        ends::other_end(found, |other| other.netns, end.netns, end.remote).copied()
-    }
-
-    /// Its process waits for data to arrive there.
-    fn awaited(&self, end: &WaitingEnd) -> bool {
-        self.awaited.contains(&end.id) || end.pids.iter().any(|pid| self.awaits_any.contains(pid))
-    }
-
     /// Who holds up a request that has arrived at this end.
     pub fn served(&self, end: &'a WaitingEnd) -> Way {
         self.at_server(end, &mut Vec::new())
@@ -214,7 +102,7 @@ impl<'a> Scene<'a> {
         let asker = threads().find(alone);
         let from = asker.or_else(|| threads().find(|t| t.awaits.contains(&end.id))).or_else(|| threads().next());
         let first = from.map_or_else(|| nobody(HopKind::Reply), |thread| hop(thread, HopKind::Reply));
-        let first = Hop { target: end.remote.to_string(), ..first };
+        let first = to(end.remote, first);
         if end.state == super::debt::SYN_SENT {
             return Some(Way::end(Hop { kind: HopKind::Connect, ..first }, Class::Owed));
         }
@@ -268,7 +156,7 @@ impl<'a> Scene<'a> {
         let asks = own().filter(|e| self.debt(e) == Debt::Sure && later(e.sent_ns)).max_by_key(|e| (e.sent_ns, e.id));
         match asks {
             Some(to) => {
-                let first = Hop { target: to.remote.to_string(), ..self.any_hop(to, HopKind::Reply) };
+                let first = self::to(to.remote, self.any_hop(to, HopKind::Reply));
                 self.reply(first, to, false, way)
             }
             None if self.partner_of_loop(end).is_some() => self.through_partner(end, way),
@@ -387,9 +275,14 @@ impl<'a> Scene<'a> {
             return Way::end(hop(thread, HopKind::Deadlock), Class::Owed);
         }
         tids.push(thread.tid);
-        let this = Hop { target: thread.target.clone(), ..hop(thread, doing.kind()) };
+        let peer = thread.target.parse().map_or(Object::None, Object::Peer);
+        let this = Hop { target: thread.target.clone(), object: peer, ..hop(thread, doing.kind()) };
         match doing {
-            Doing::Stopped => Way::end(Hop { target: thread.stopped_by.clone(), ..this }, Class::Owed),
+            Doing::Stopped => {
+                let target = thread.stopped_by.as_ref().map(ToString::to_string).unwrap_or_default();
+                let object = thread.stopped_by.clone().map_or(Object::None, Object::Stopper);
+                Way::end(Hop { target, object, ..this }, Class::Owed)
+            }
             Doing::Mutex(owner) => match self.by_tid.get(&owner) {
                 Some(holder) => self.thread(holder, self::doing(self, holder), way, tids).behind(this),
                 None => Way::end(this, Class::Owed),
@@ -398,9 +291,7 @@ impl<'a> Scene<'a> {
                 Some(holder) => Way::end(hop(holder, HopKind::Client), Class::Owed).behind(this),
                 None => Way::end(this, Class::Owed),
             },
-            Doing::Reply(end) | Doing::Receive(end) => {
-                self.reply(Hop { target: end.remote.to_string(), ..this }, end, true, way)
-            }
+            Doing::Reply(end) | Doing::Receive(end) => self.reply(to(end.remote, this), end, true, way),
             Doing::Partner | Doing::FileLock => match self.pick(&thread.partners, false, false, false) {
                 Pick::This(next, doing) => self.thread(next, doing, way, tids).behind(this),
                 Pick::One(_) | Pick::Nobody => Way::end(this, Class::Owed),

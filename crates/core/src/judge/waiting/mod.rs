@@ -7,6 +7,7 @@
 mod debt;
 mod doing;
 mod follow;
+mod scene;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,8 @@ use parshall_evidence::{
 };
 
 use self::debt::Debt;
-use self::follow::{Class, Scene, Way};
+use self::follow::{Class, Way};
+use self::scene::Scene;
 use crate::judge::ledger::flow_rules::serves;
 
 /// A wait that began within the window and is at least this long counts too.
@@ -110,8 +112,8 @@ fn keep_back(capture: &Capture, scene: &Scene<'_>, held: &mut [Held<'_>]) {
     for one in held.iter_mut().filter(quiet) {
         let keeps = |pid: &&u32| opened.get(pid).is_some_and(|(count, _)| waits.get(pid).is_some_and(|n| count >= n));
         if let Some(pid) = one.end.pids.iter().find(keeps) {
-            let target = opened.get(pid).map(|(_, remote)| remote.to_string()).unwrap_or_default();
-            let hop = Hop { target, ..scene.any_hop(one.end, HopKind::Idle) };
+            let hop = scene.any_hop(one.end, HopKind::Idle);
+            let hop = opened.get(pid).map_or(hop.clone(), |(_, remote)| follow::to(*remote, hop));
             one.way = Way { hops: vec![hop], class: Class::Owed };
         }
     }

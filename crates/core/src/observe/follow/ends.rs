@@ -1,4 +1,4 @@
-//! What is at the other end of a descriptor: from the tables of sockets, and which of the two ends serves the other.
+//! The other end of a descriptor: from the tables of sockets, and which of the two ends serves the other.
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
@@ -127,7 +127,7 @@ impl Tables {
         names.find(|name| !name.is_empty()).unwrap_or_default()
     }
 
-    /// What is at the other end of a connected socket, by its inode; None when that is not on this host.
+    /// The other end of a connected socket, by its inode; None when that is not on this host.
     pub fn other_end(&self, inode: u64) -> Option<OtherEnd> {
         match (self.tcp(inode), self.unix(inode)) {
             (Some(tcp), _) => self.other_tcp_end(tcp),
@@ -217,7 +217,7 @@ fn is_local(own: &TcpEnd) -> bool {
 /// An accepted socket has the name of its listener; a client has one only where it bound itself.
 fn unix_direction(own: &UnixSocket, other: Option<&UnixSocket>, listeners: &HashMap<Vec<u8>, Vec<u64>>) -> Direction {
     if own.datagram {
-        // Who is connected sends; the receiver of datagrams is connected to nobody, as a rule.
+        // The connected socket sends; the receiver of datagrams is connected to nobody, as a rule.
         return if other.is_some_and(|end| end.peer_inode == own.inode) { Direction::Either } else { Direction::Calls };
     }
     let others_name = other.map_or(&[][..], |end| end.name.as_slice());
@@ -245,7 +245,7 @@ pub struct Lead {
     pub connected: bool,
 }
 
-/// What the descriptors of observed processes lead to.
+/// The other ends of the descriptors of observed processes.
 #[derive(Debug, Default)]
 pub struct Leads {
     /// Processes that the observed ones may wait for.
@@ -269,7 +269,7 @@ pub struct Unknown {
     pub address: Option<SocketAddr>,
 }
 
-/// What an observed process holds.
+/// A descriptor of an observed process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// The process.

@@ -58,7 +58,7 @@ pub struct Candidate {
     pub depth: u32,
 }
 
-/// Who is observed, and who may be.
+/// Observed processes, and those that may be.
 #[derive(Debug)]
 pub struct Plan {
     limits: Limits,
@@ -135,8 +135,8 @@ impl Plan {
         self.wakes.insert(waker, (from, waited + ns));
     }
 
-    /// Whom to follow next, the best first: who is connected before who only wakes, near before far, who holds the other end
-    /// itself before who listens, and among wakers who ended most of the waiting. `clients` are served by observed processes
+    /// Processes to follow next, the best first: connected ones before those that only wake, near before far, the holder of the other end
+    /// itself before the listener, and among wakers those that ended most of the waiting. `clients` are served by observed processes
     /// and so not awaited, unless observed ones call them too. `observed_ns` is the time that wake-ups were seen in.
     pub fn candidates(&self, leads: &[Lead], clients: &HashSet<u32>, observed_ns: Ns) -> Vec<Candidate> {
         let mut best: BTreeMap<u32, (Rank, Candidate)> = BTreeMap::new();

@@ -30,7 +30,7 @@ pub fn title(cmdline: &[u8]) -> Option<String> {
     (kept.len() > program.len() + 2).then(|| kept.chars().take(TITLE_MAX).collect())
 }
 
-/// What a session of PostgreSQL says it does, as far as it concerns other sessions of its database.
+/// The activity of a session of PostgreSQL by its title, as far as it concerns other sessions of its database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity<'a> {
     /// It waits for a lock that another session holds.

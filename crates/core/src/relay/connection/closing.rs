@@ -190,7 +190,7 @@ impl Closing {
             Ended::SinkFailed(failure) => {
                 self.directions[direction] = State::SinkFailed(failure);
                 match reverse {
-                    // What the dead peer sent before may still be unread.
+                    // Bytes that the dead peer sent before may still be unread.
                     State::Open => Next::Wait,
                     State::Finished | State::SinkFailed(_) => Next::Reset(source, reason(sink, failure)),
                 }

@@ -75,7 +75,7 @@ impl HappyEyeballs {
         }
     }
 
-    /// What to do now. Called again after each [`Step::Start`], at the time of a [`Step::WaitUntil`], and when an attempt has
+    /// The next step. Called again after each [`Step::Start`], at the time of a [`Step::WaitUntil`], and when an attempt has
     /// failed.
     pub fn next(&mut self, now: Ns) -> Step {
         let more = self.tried < self.addresses;

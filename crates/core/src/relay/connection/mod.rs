@@ -303,7 +303,7 @@ impl Connection {
             Event::RulesChanged => self.ask(Pending::ARM_TIMER),
             Event::Failed(reason) => self.close(reason, None),
             Event::PeerFailed(peer, failure) => {
-                // What it would have been sent is lost.
+                // Bytes that it would have been sent are lost.
                 self.direction_ended(Direction::from(peer).reverse(), Ended::SinkFailed(failure), now);
             }
             event => match self.stage {

@@ -203,7 +203,7 @@ impl Last {
         [a, b, c, d, e, f, g, h]
     }
 
-    /// What was added since `before`. If a 64-bit counter decreased it is another socket, and all of its counts are new. The
+    /// The counts added since `before`. If a 64-bit counter decreased it is another socket, and all of its counts are new. The
     /// others wrap in the kernel at 32 bits; the count of timeouts has 16, and never gets that far.
     pub fn since(&self, before: &Self) -> [u64; PER_SOCKET] {
         if self.long.iter().zip(&before.long).any(|(now, then)| now < then) {

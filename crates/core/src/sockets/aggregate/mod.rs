@@ -2,7 +2,7 @@
 //! configurable labels, with a hard limit of series.
 //!
 //! - **Counters never decrease.** A series gets what each of its sockets added since the last dump, and keeps the sum when the
-//!   socket closes. What sockets had counted before the first dump is not included.
+//!   socket closes. Counts from before the first dump are not included.
 //! - **The limit.** While there are free slots, the label values with the most sockets get a series. All other rows go to one
 //!   series whose labels are all `other`. A series keeps its slot until it has had no socket for [`Settings::idle_dumps`] dumps
 //!   and another one needs the slot.
@@ -311,7 +311,7 @@ impl Aggregator {
 
     /// Ends the dump of this time: gives slots to new series and removes sockets that have closed.
     pub fn end(&mut self, at_unix_ns: u64, completeness: &Completeness) -> Snapshot {
-        // What a series counts in its first dump was added since the dump before.
+        // Counts of a series in its first dump were added since the dump before.
         let start = if self.dump == 0 { at_unix_ns } else { self.last_unix_ns };
         if self.dump == 0 {
             self.other.start_unix_ns = start;

@@ -86,7 +86,7 @@ fn a_gso_batch_is_a_row_of_datagrams() {
         5,
         "the keepalive of the handshake and four packets"
     );
-    // What was decrypted in place is no datagram any more.
+    // A datagram that was decrypted in place is none any more.
     assert_eq!(b.receive(SECOND, batch[0].bytes, &from), Err(Outcome::Dropped(DropCause::Forged)));
 }
 
@@ -130,7 +130,7 @@ fn what_is_not_a_fresh_packet_of_the_peer_is_dropped_and_counted() {
     let expected = DropCause::ALL.iter().map(|cause| (*cause, 1));
     let all: Vec<_> = expected.take_while(|(cause, _)| *cause != DropCause::UnknownPeer).collect();
     assert!(b.path.drops().seen().eq(all.iter().copied()), "{:?}", b.path.drops());
-    // Whose they were is known only with a session.
+    // Their peer is known only with a session.
     assert!(b.link().drops().seen().eq(all[2..].iter().copied()), "{:?}", b.link().drops());
 }
 

@@ -1,7 +1,7 @@
 //! The CPUs that the threads may use.
 use parshall_core::values::{cpus, cpus_text};
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::ThreadSetting;
 
 pub const KIND: Kind = Kind {

@@ -2,7 +2,7 @@
 use parshall_host::bounded_file;
 use parshall_host::error::UserError;
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::SocketSetting;
 
 /// TCP_CA_NAME_MAX (net/tcp.h), with the zero at its end.

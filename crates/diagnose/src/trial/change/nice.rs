@@ -1,7 +1,7 @@
 //! The nice value of the threads.
 use parshall_host::error::UserError;
 
-use super::{Change, Kind, On, own_sysctl};
+use super::definition::{Change, Kind, On, own_sysctl};
 use crate::trial::place::ThreadSetting;
 
 pub const KIND: Kind = Kind {

@@ -1,5 +1,5 @@
 //! TCP_NODELAY: no small write waits for an ACK (Nagle's algorithm, RFC 896).
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::SocketSetting;
 
 pub const KIND: Kind = Kind {

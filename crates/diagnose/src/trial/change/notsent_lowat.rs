@@ -1,7 +1,7 @@
 //! TCP_NOTSENT_LOWAT: a socket is writable only while less than this is unsent.
 use parshall_core::values::{bytes_text, size_within};
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::SocketSetting;
 
 pub const KIND: Kind = Kind {

@@ -2,7 +2,7 @@
 use parshall_core::units::bit_rate;
 use parshall_core::values::bandwidth;
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::SocketSetting;
 
 pub const KIND: Kind = Kind {

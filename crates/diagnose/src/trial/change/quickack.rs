@@ -1,7 +1,7 @@
 //! TCP_QUICKACK: received data is acknowledged at once.
 use std::time::Duration;
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::SocketSetting;
 
 /// The kernel leaves the mode when the application answers. A delayed ACK is due after 40 ms (TCP_DELACK_MIN).

@@ -1,7 +1,7 @@
 //! The CPU quota of the control group that limits the processes.
 use parshall_host::error::UserError;
 
-use super::{Change, Kind, On};
+use super::definition::{Change, Kind, On};
 use crate::trial::place::NO_LIMIT;
 
 /// The kernel refuses quotas below 1 ms; with the usual period that is a hundredth of a CPU.

@@ -6,7 +6,7 @@ use parshall_core::values::{bytes_text, size_within};
 use parshall_host::error::UserError;
 use parshall_sys::socket_option::can_unlock_buffers;
 
-use super::{Change, Kind, On, own_sysctl};
+use super::definition::{Change, Kind, On, own_sysctl};
 use crate::trial::place::{SocketSetting, UNLOCKED, locked_buffer};
 
 /// Half of the largest int, because the kernel doubles the value.

@@ -1,5 +1,6 @@
 //! SO_SNDBUF: the send buffer, or back to the kernel's tuning.
-use super::{Kind, rcvbuf};
+use super::definition::Kind;
+use super::rcvbuf;
 use crate::trial::place::SocketSetting;
 
 pub const KIND: Kind = Kind {

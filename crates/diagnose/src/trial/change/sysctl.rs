@@ -2,7 +2,7 @@
 use parshall_core::text::quote;
 use parshall_host::error::UserError;
 
-use super::{Change, On};
+use super::definition::{Change, On};
 
 pub const HELP: &str = "sysctl of the network namespace: net.ipv4.tcp_slow_start_after_idle=0";
 

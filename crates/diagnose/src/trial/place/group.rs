@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ended, malformed};
+use super::error::{ended, malformed};
 
 use parshall_host::bounded_file;
 

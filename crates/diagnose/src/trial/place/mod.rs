@@ -3,6 +3,7 @@
 //! A place is plain data, so that the guardian can find it again after the trial's process has ended. Values are text in the form
 //! in which they are read, so that they can be written back. No descriptor stays open between two calls, because a socket that its
 //! owner closes must close.
+mod error;
 mod group;
 mod socket;
 mod sysctl;
@@ -122,21 +123,5 @@ impl Place {
             Place::Connection(_) if asked == UNLOCKED => read.ends_with(asked),
             _ => read == asked,
         }
-    }
-}
-
-fn gone(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("{what} is gone"))
-}
-
-fn malformed(value: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("`{value}` is not a value of this place"))
-}
-
-/// Turns errors that mean that a process, thread or device has gone, and that have no `ErrorKind`, into `NotFound`.
-fn ended(error: io::Error, what: &str) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ESRCH | libc::EBADF | libc::ENODEV) => gone(what),
-        _ => error,
     }
 }

@@ -12,7 +12,7 @@ use parshall_sys::pidfd::Pidfd;
 use parshall_sys::socket_option::{self as option, Buffer, BufferLimit, Number};
 use serde::{Deserialize, Serialize};
 
-use super::{ended, gone, malformed};
+use super::error::{ended, gone, malformed};
 
 /// The value of a buffer that the kernel tunes, and the suffix of the value that is read from such a buffer.
 pub const UNLOCKED: &str = "auto";

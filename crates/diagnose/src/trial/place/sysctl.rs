@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use parshall_host::bounded_file;
 use serde::{Deserialize, Serialize};
 
-use super::gone;
+use super::error::gone;
 use crate::subject::Namespace;
 
 /// A sysctl below `net`.

@@ -6,7 +6,7 @@ use parshall_host::proc_fs;
 use parshall_sys::thread_setting;
 use serde::{Deserialize, Serialize};
 
-use super::{ended, gone, malformed};
+use super::error::{ended, gone, malformed};
 
 /// An attribute of a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

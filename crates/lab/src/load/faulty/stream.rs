@@ -100,7 +100,7 @@ impl Stats {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)[sender] = since;
     }
 
-    /// Waits a second at most for what was begun. What is not done then counts, too, with the time until then; returns how many those
+    /// Waits a second at most for requests under way. Those not done then count with the time until then; returns how many those
     /// are.
     fn settle(&self) -> u64 {
         self.over.store(true, Ordering::Relaxed);

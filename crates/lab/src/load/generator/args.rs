@@ -75,13 +75,26 @@ pub struct GeneratorArgs {
     #[command(flatten)]
     ends: Ends,
     #[command(flatten)]
-    buffers: BufferArgs,
-    #[command(flatten)]
     pub common: Common,
     /// Load the path for this time before what --for measures
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::duration, conflicts_with = "serve")]
     warm_up: Duration,
-    /// Threads of this end; bulk transfers have one for each direction of a connection instead
+}
+
+/// The flags of generators of requests.
+#[derive(Debug, Clone, clap::Args)]
+pub struct RequestEndArgs {
+    #[command(flatten)]
+    generator: GeneratorArgs,
+    #[command(flatten)]
+    buffers: BufferArgs,
+    #[command(flatten)]
+    threads: ThreadArgs,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct ThreadArgs {
+    /// Threads of this end
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
 }
@@ -90,10 +103,10 @@ pub struct GeneratorArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct SizeArgs {
     /// Bytes of a request
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size(), conflicts_with = "serve")]
     request_bytes: u32,
     /// Bytes of a reply
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size())]
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size(), conflicts_with = "serve")]
     reply_bytes: u32,
 }
 
@@ -110,7 +123,7 @@ pub struct ShapeArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct ScheduleArgs {
     /// So many per second on a schedule of their own; latencies count from when each was due (default: as fast as replies come)
-    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = units::rate, conflicts_with = "serve")]
     rate: Option<f64>,
     /// How that schedule spreads them
     #[arg(long, value_enum, default_value_t = ArrivalsArg::Constant, requires = "rate")]
@@ -128,18 +141,18 @@ enum ArrivalsArg {
 #[derive(Debug, Clone, clap::Args)]
 pub struct RequestArgs {
     #[command(flatten)]
-    generator: GeneratorArgs,
+    end: RequestEndArgs,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Connections, each with one request at a time
-    #[arg(long, default_value_t = 1, value_parser = connections())]
+    #[arg(long, default_value_t = 1, value_parser = connections(), conflicts_with = "serve")]
     connections: u32,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct ConnectArgs {
     #[command(flatten)]
-    generator: GeneratorArgs,
+    end: RequestEndArgs,
     #[command(flatten)]
     shape: ShapeArgs,
 }
@@ -147,17 +160,17 @@ pub struct ConnectArgs {
 #[derive(Debug, Clone, clap::Args)]
 pub struct BurstArgs {
     #[command(flatten)]
-    generator: GeneratorArgs,
+    end: RequestEndArgs,
     #[command(flatten)]
     sizes: SizeArgs,
     /// Requests of a burst
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "serve")]
     burst: u32,
     /// Time between bursts
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval, conflicts_with = "serve")]
     every: Duration,
     /// Connections, over which a burst is spread
-    #[arg(long, default_value_t = 10, value_parser = connections())]
+    #[arg(long, default_value_t = 10, value_parser = connections(), conflicts_with = "serve")]
     connections: u32,
 }
 
@@ -166,21 +179,21 @@ pub struct RpcArgs {
     #[command(flatten)]
     request: RequestArgs,
     /// Requests outstanding on each connection
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with = "serve")]
     depth: u32,
 }
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct ManyArgs {
     #[command(flatten)]
-    generator: GeneratorArgs,
+    end: RequestEndArgs,
     #[command(flatten)]
     shape: ShapeArgs,
     /// Connections
-    #[arg(long, default_value_t = 1000, value_parser = connections())]
+    #[arg(long, default_value_t = 1000, value_parser = connections(), conflicts_with = "serve")]
     connections: u32,
     /// Connections with a request outstanding at once; the least recently used one is next
-    #[arg(long, default_value_t = 16, value_parser = connections())]
+    #[arg(long, default_value_t = 16, value_parser = connections(), conflicts_with = "serve")]
     active: u32,
 }
 
@@ -189,9 +202,11 @@ pub struct BulkArgs {
     #[command(flatten)]
     generator: GeneratorArgs,
     #[command(flatten)]
+    buffers: BufferArgs,
+    #[command(flatten)]
     calls: CallArgs,
     /// Connections
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "serve")]
     connections: u32,
 }
 
@@ -216,10 +231,10 @@ pub struct MixedArgs {
     #[command(flatten)]
     calls: CallArgs,
     /// Connections with bulk transfers
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "serve")]
     bulk_connections: u32,
     /// Direction of the bulk transfers
-    #[arg(long, value_enum, default_value_t = Direction::Upload)]
+    #[arg(long, value_enum, default_value_t = Direction::Upload, conflicts_with = "serve")]
     bulk: Direction,
 }
 
@@ -234,13 +249,15 @@ enum Direction {
 pub struct PacketsArgs {
     #[command(flatten)]
     generator: GeneratorArgs,
+    #[command(flatten)]
+    threads: ThreadArgs,
     /// Bytes of a packet's payload
-    #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(1..=65_507))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u32).range(1..=65_507), conflicts_with = "serve")]
     packet_bytes: u32,
     #[command(flatten)]
     schedule: ScheduleArgs,
     /// Send each packet through the stack by itself, without UDP_SEGMENT; so it is always with --rate
-    #[arg(long)]
+    #[arg(long, conflicts_with = "serve")]
     single: bool,
 }
 
@@ -294,14 +311,14 @@ impl CallArgs {
 }
 
 impl GeneratorArgs {
-    fn load(&self, kind: &'static str) -> Load {
+    fn load(&self, kind: &'static str, buffers: BufferArgs, threads: u16) -> Load {
         const CALLS: BulkCalls = BulkCalls { write_bytes: 131_072, read_bytes: 131_072, discard: false };
         Load {
             kind,
             ends: self.ends.clone(),
             // Requests must not wait for the acknowledgement of earlier ones; a connection for one request has none.
-            socket: SocketArgs { nodelay: kind != CONNECT_EACH, buffers: self.buffers.clone() },
-            threads: self.threads,
+            socket: SocketArgs { nodelay: kind != CONNECT_EACH, buffers },
+            threads,
             warm_up: self.warm_up,
             time: self.common.time,
             requests: None,
@@ -323,19 +340,25 @@ impl BurstArgs {
 impl Kind {
     /// The flags that all share.
     pub fn common(&self) -> &Common {
-        &self.generator().common
+        &self.end().0.common
     }
 
-    fn generator(&self) -> &GeneratorArgs {
+    /// The flags that all share, and of this end the buffers of TCP and the number of threads. Bulk transfers have a
+    /// thread for each direction of a connection.
+    fn end(&self) -> (&GeneratorArgs, BufferArgs, u16) {
         match self {
-            Self::Upload(args) | Self::Download(args) | Self::Bidirectional(args) => &args.generator,
-            Self::RequestResponse(args) => &args.generator,
-            Self::ConnectRequestResponse(args) => &args.generator,
-            Self::Burst(args) => &args.generator,
-            Self::Rpc(args) => &args.request.generator,
-            Self::ManyConnections(args) => &args.generator,
-            Self::Mixed(args) => &args.request.generator,
-            Self::UdpPackets(args) => &args.generator,
+            Self::Upload(args) | Self::Download(args) | Self::Bidirectional(args) => {
+                (&args.generator, args.buffers.clone(), 1)
+            }
+            Self::UdpPackets(args) => (&args.generator, BufferArgs::default(), args.threads.threads),
+            Self::RequestResponse(RequestArgs { end, .. })
+            | Self::ConnectRequestResponse(ConnectArgs { end, .. })
+            | Self::Burst(BurstArgs { end, .. })
+            | Self::Rpc(RpcArgs { request: RequestArgs { end, .. }, .. })
+            | Self::ManyConnections(ManyArgs { end, .. })
+            | Self::Mixed(MixedArgs { request: RequestArgs { end, .. }, .. }) => {
+                (&end.generator, end.buffers.clone(), end.threads.threads)
+            }
         }
     }
 
@@ -356,7 +379,8 @@ impl Kind {
 
     /// The load that these flags ask for.
     pub fn load(&self) -> Load {
-        let load = self.generator().load(self.name());
+        let (generator, buffers, threads) = self.end();
+        let load = generator.load(self.name(), buffers, threads);
         let bulk = |args: &BulkArgs, mode| Load {
             bulk: Some(Bulk { connections: args.connections, mode }),
             calls: args.calls.calls(),
@@ -369,8 +393,7 @@ impl Kind {
             Self::Bidirectional(args) => bulk(args, Mode::Both),
             Self::RequestResponse(args) => asking(args.shape.requests(args.connections)),
             Self::ConnectRequestResponse(args) => {
-                let threads = args.generator.threads.into();
-                asking(Requests { connect_each: true, ..args.shape.requests(threads) })
+                asking(Requests { connect_each: true, ..args.shape.requests(threads.into()) })
             }
             Self::Burst(args) => asking(args.requests()),
             Self::Rpc(args) => {

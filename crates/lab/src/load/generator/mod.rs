@@ -1,7 +1,7 @@
 //! Generators of load: requests in closed and open loops, bulk transfers, packets, with one server for all of them.
 //!
 //! `args` declares the kinds; each is lowered to a [`Load`] (`load`). `client` and `server` are the two ends, `requests`, `bulk` and `packets`
-//! what they do, `phase` counts it, and `report` has what the server reports. What decides is [`parshall_core::load`].
+//! what they do, `phase` counts it, and `report` has what the server reports. The decisions are [`parshall_core::load`]'s.
 mod args;
 pub mod bulk;
 mod client;

@@ -128,7 +128,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends each packet when it is due. What is due at once goes with one call.
+    /// Sends each packet when it is due. Packets that are due at once go with one call.
     fn paced(&mut self, mut arrivals: Arrivals, counter: &Counter, phase: &Phase) -> io::Result<()> {
         loop {
             let now = phase.now_ns();

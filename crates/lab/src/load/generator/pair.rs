@@ -22,7 +22,9 @@ impl Server {
     pub fn start(load: &Load) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
         command.args(["lab", "load", load.kind, "--serve", "127.0.0.1:0"]);
-        command.args(["--threads", &load.threads.to_string()]);
+        if load.requests.is_some() {
+            command.args(["--threads", &load.threads.to_string()]);
+        }
         command.args(["--for", &format!("{}s", client::server_life(load).as_secs_f64())]);
         let buffers = &load.socket.buffers;
         for (flag, bytes) in [("--rcvbuf", buffers.rcvbuf), ("--sndbuf", buffers.sndbuf)] {
@@ -47,7 +49,7 @@ impl Server {
         while stderr.read_line(&mut line).context("reading from the server's end")? > 0 {
             if let Some(port) = ready_port(&line) {
                 let address = SocketAddr::from(([127, 0, 0, 1], port));
-                // What it writes later is read, so that it never waits for a full pipe.
+                // Its later output is read, so that it never waits for a full pipe.
                 std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
                 return Ok(Self { address, _child: child });
             }

@@ -1,4 +1,4 @@
-//! What the command line takes, and what it says when it refuses.
+//! Arguments that the command line takes, and its errors for others.
 #[cfg(feature = "relay")]
 mod relay;
 #[cfg(feature = "sockets")]

@@ -1,4 +1,4 @@
-//! What `parshall relay` takes, and what it says when it refuses.
+//! Arguments that `parshall relay` takes, and its errors for others.
 use std::time::Duration;
 
 use parshall_core::relay::config::{Balance, Config, Endpoint, EngineChoice, LogTo, Protocol, ProxyVersion};

@@ -1,4 +1,4 @@
-//! What `attach` reports of a relay that is overloaded because of a small copy buffer, and of a healthy one.
+//! The reports of `attach` about a relay that is overloaded because of a small copy buffer, and of a healthy one.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Who runs on a CPU while requests wait for it.
+//! The process that runs on a CPU while requests wait for it.
 
 use std::process::Command;
 

@@ -107,7 +107,7 @@ impl<'a> Worker<'a> {
             }
             self.drop_socket();
         }
-        // The rows that were read are sent already. What is missing is not known.
+        // The rows that were read are sent already. Which ones are missing is not known.
         Err(io::ErrorKind::Interrupted.into())
     }
 

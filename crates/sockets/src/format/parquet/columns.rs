@@ -65,7 +65,7 @@ fn of_field(field: &Field) -> Column {
 }
 
 /// All columns with one value per row, in their order.
-pub fn plain() -> Vec<Column> {
+pub fn scalar_columns() -> Vec<Column> {
     let fields = FIELDS.iter().filter(is_written).map(of_field);
     LEADING.into_iter().chain(fields).chain(TRAILING).collect()
 }
@@ -84,7 +84,7 @@ pub fn places() -> [u16; 256] {
 /// The schema of every file.
 pub fn schema() -> TypePtr {
     let mut text = String::from("message socket {\n");
-    for column in plain() {
+    for column in scalar_columns() {
         let (physical, logical) = match column.kind {
             Kind::Int => ("INT32", format!("INTEGER({},false)", column.bits)),
             Kind::Long => ("INT64", "INTEGER(64,false)".to_owned()),

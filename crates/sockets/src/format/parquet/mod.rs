@@ -10,7 +10,7 @@ pub mod piece;
 use parshall_core::sockets::{Dump, Row};
 use parshall_evidence::socket::Completeness;
 
-use super::Encoder;
+use super::encoder::Encoder;
 use file::Assembler;
 use piece::Pieces;
 

@@ -16,8 +16,9 @@ use parshall_core::sockets::{Dump, Owner, Rates, Row, value_names};
 use parshall_evidence::socket::Kind as SocketKind;
 use parshall_evidence::socket::{Completeness, SOCKETS_SCHEMA, Visitor};
 
-use super::columns::{Kind, places, plain, schema};
-use crate::format::{Encoder, json::Json};
+use super::columns::{Kind, places, scalar_columns, schema};
+use crate::format::encoder::Encoder;
+use crate::format::json::Json;
 
 /// Rows of a row group: about 10 MiB in memory, about 1 MiB in the file.
 const ROWS: usize = 8192;
@@ -70,7 +71,7 @@ struct Owners {
 
 impl Default for Pieces {
     fn default() -> Self {
-        let columns = plain();
+        let columns = scalar_columns();
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).unwrap_or_default()))
             .set_dictionary_enabled(false)
@@ -198,7 +199,7 @@ impl Pieces {
     }
 
     fn column(&self, at: usize, writer: &mut ColumnWriter<'_>) -> parquet::errors::Result<()> {
-        let plain = self.columns.len();
+        let scalars = self.columns.len();
         let definition = &self.owners.definition;
         let repetition = &self.owners.repetition;
         match (writer, self.columns.get(at)) {
@@ -212,7 +213,7 @@ impl Pieces {
                 w.write_batch(&cells[..self.rows], None, None)?;
             }
             (ColumnWriter::Int32ColumnWriter(w), None) => {
-                let values = if at == plain { &self.owners.pids } else { &self.owners.fds };
+                let values = if at == scalars { &self.owners.pids } else { &self.owners.fds };
                 w.write_batch(values, Some(definition), Some(repetition))?;
             }
             (ColumnWriter::ByteArrayColumnWriter(w), None) => {
@@ -220,7 +221,7 @@ impl Pieces {
             }
             (ColumnWriter::Int64ColumnWriter(w), None) => {
                 let definition: Vec<i16> = self.rates.iter().map(|r| i16::from(r.is_some())).collect();
-                let part = at - plain - 3;
+                let part = at - scalars - 3;
                 let values: Vec<i64> = self.rates.iter().flatten().map(|r| rate(r, part) as i64).collect();
                 w.write_batch(&values, Some(&definition), None)?;
             }

@@ -108,7 +108,7 @@ fn a_failed_chunk_is_retried_and_a_rejected_one_is_dropped() {
 
 #[test]
 fn a_loss_keeps_the_reason_that_led_to_it() {
-    // What the receiver said is the reason for what waits at the end, until it takes something.
+    // The receiver's answer is the reason for the rows that wait at the end, until it takes something.
     let fixture_ = fixture(None, 10_000, 0);
     (0..100).for_each(|_| fixture_.answers.send(Answer::Fail).unwrap());
     (1..=3).for_each(|n| fixture_.queue.offer(chunk(n)));

@@ -207,7 +207,7 @@ impl<'a> ServiceFact<'a> {
             }
         }
         for part in self.parts.iter_mut().filter(|p| p.spent == Spent::Downstream) {
-            let Some(remote) = part.rec.hops.last().and_then(|h| h.target.parse().ok()) else { continue };
+            let Some(remote) = part.rec.hops.last().and_then(|h| h.object.peer()) else { continue };
             let explained = network.by_remote.get(&remote).copied().unwrap_or(0.0);
             // Of a question on a new connection, the opening is one of two round trips: the other one is not lost.
             if explained >= 0.4 * part.ns {
@@ -345,18 +345,17 @@ pub fn supersede(
     let opens = |service: &&ServiceFact<'_>| service.lost_to(Spent::Setup).next().is_some();
     let opening = Served::by(seen().filter(opens).map(|service| service.rec));
     // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.
-    let mut asked: BTreeMap<(u32, &str), (f64, f64)> = BTreeMap::new();
+    let mut asked: BTreeMap<(u32, SocketAddr), (f64, f64)> = BTreeMap::new();
     for part in requests.counted().flat_map(|s| &s.parts) {
-        for hop in part.rec.hops.iter().filter(|h| !h.target.is_empty()) {
-            let sums = asked.entry((hop.pid, hop.target.as_str())).or_default();
+        for (pid, peer) in part.rec.hops.iter().filter_map(|hop| Some((hop.pid, hop.object.peer()?))) {
+            let sums = asked.entry((pid, peer)).or_default();
             *(if part.spent == Spent::Flow { &mut sums.1 } else { &mut sums.0 }) += part.ns;
         }
     }
-    let on_account = |pid: u32, remote: &str| asked.get(&(pid, remote)).is_some_and(|(here, flow)| here >= flow);
+    let on_account = |pid: u32, remote: SocketAddr| asked.get(&(pid, remote)).is_some_and(|(here, flow)| here >= flow);
     parts.retain(|part| {
         let flow = &flows[part.flow];
-        let waits =
-            flow.pair.is_some_and(|other| served[other]) || on_account(flow.rec.pid, &flow.rec.remote.to_string());
+        let waits = flow.pair.is_some_and(|other| served[other]) || on_account(flow.rec.pid, flow.rec.remote);
         match part.blame {
             Blame::SupplyBlocked => true,
             Blame::PeerThink => !waits,

@@ -47,7 +47,7 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
     }
     hops.windows(2).find_map(|pair| {
         let (hop, after) = (&pair[0], &pair[1]);
-        let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, &after.target))?;
+        let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, after))?;
         let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
         match hop.kind {
             HopKind::Turn => Some((hop, limit)),
@@ -58,8 +58,8 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
     })
 }
 
-fn is_to(limit: &Limit, target: &str) -> bool {
-    limit.next.is_some_and(|next| next.to_string() == target)
+fn is_to(limit: &Limit, hop: &Hop) -> bool {
+    limit.next.is_some() && limit.next == hop.object.peer()
 }
 
 /// From this share of its descriptors on, a process may keep the rest in reserve.

@@ -1,7 +1,7 @@
 //! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, PathPart, Service};
+use parshall_evidence::{Capture, Hop, HopKind, Object, PathPart, Service};
 
 use super::connects::Unanswered;
 use super::crypto::CRYPTO_SHARE;
@@ -305,8 +305,8 @@ impl<'c> Context<'c> {
             HopKind::Disk => Spent::Disk,
             HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
             HopKind::Memory => Spent::Memory,
-            HopKind::RunQueue if leaf.target.is_empty() => Spent::Other,
-            HopKind::RunQueue if !self.is_own(&leaf.target) => Spent::RunQueue,
+            HopKind::RunQueue if leaf.object.is_none() => Spent::Other,
+            HopKind::RunQueue if !self.is_own(leaf) => Spent::RunQueue,
             HopKind::OnCpu | HopKind::RunQueue => self.computing(part, leaf),
             HopKind::Unseen if !is_locked(part) => Spent::Unseen,
             _ if is_locked(part) && !self.is_interpreter_lock(part) => Spent::Lock,
@@ -461,19 +461,15 @@ impl<'c> Context<'c> {
     }
 
     /// One of the processes that serve or ask here, or the kernel's own threads that move their packets.
-    fn is_own(&self, target: &str) -> bool {
-        let numbered = target.rsplit_once(' ').and_then(|(name, last)| Some((name, last.parse::<u32>().ok()?)));
+    fn is_own(&self, leaf: &Hop) -> bool {
+        let Object::Thread(runner) = &leaf.object else { return false };
         // Another process may have the name of this one, as all scripts of an interpreter do.
         let observed = self.capture.timeline.as_ref().map(|timeline| &timeline.observed_pids);
         let stranger = |pid: u32| observed.is_some_and(|pids| !pids.is_empty() && !pids.contains_key(&pid));
-        let packets = ["ksoftirqd", "napi/"].iter().any(|name| target.starts_with(name));
-        if !packets && numbered.is_some_and(|(_, pid)| stranger(pid)) {
-            return false;
-        }
-        let name = numbered.map_or(target, |(name, _)| name);
-        let process = name.rsplit(" of ").next().unwrap_or(name);
-        let known = |name: &str| !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
-        packets || known(process) || known(name)
+        let name = runner.process.as_str();
+        let packets = ["ksoftirqd", "napi/"].iter().any(|thread| name.starts_with(thread));
+        let known = !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
+        packets || known && !(runner.pid != 0 && stranger(runner.pid))
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
@@ -484,9 +480,9 @@ impl<'c> Context<'c> {
         let is = |hop: &Hop| {
             let frames = hop.stack.and_then(|i| self.capture.stacks.get(i as usize)).map(|s| s.frames.as_slice());
             let named = frames.unwrap_or(&[]).iter().filter(|f| !f.kernel);
-            let mut named = named.map(|f| f.name.as_str()).peekable();
+            let mut named = named.peekable();
             match named.peek() {
-                Some(first) if !first.starts_with("0x") => named.any(|n| FUNCTIONS.iter().any(|f| n.contains(f))),
+                Some(first) if first.is_named() => named.any(|n| FUNCTIONS.iter().any(|f| n.name.contains(f))),
                 _ => NAMES.iter().any(|name| hop.process.starts_with(name)),
             }
         };
