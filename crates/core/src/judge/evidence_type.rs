@@ -292,11 +292,13 @@ mod tests {
             });
         }
         let target = match leaf {
-            RunQueue => "rustc 4000",
             Reply | Connect | Send | NameServer => "10.9.0.2:5432",
             _ => "",
         };
         hops = hops.thread(100, 150, "app").on(leaf, "call").target(target);
+        if leaf == RunQueue {
+            hops = hops.runs("rustc", 4000);
+        }
         let mut service = ServiceBuilder::new(7000).requests(60, each_ms).workers(workers).part(hops, 1.0);
         service.record.connections = 60;
         service.record.opened = if setup { 60 } else { 0 };

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_explains_itself_opens_no_connection() {
-        let way = |leaf: HopKind| Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(leaf, "recvfrom");
+        let way = |leaf: HopKind| Hops::new().thread(100, 101, "app").on(leaf, "recvfrom");
         let verdict = |leaf: HopKind, share: f64| {
             let mut capture = with(ServiceBuilder::new(7000).requests(50, 100.0).part(way(leaf), share).cpu(0.04));
             capture.services[0].path[0].setup = true;
