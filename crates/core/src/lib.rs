@@ -1,7 +1,7 @@
 //! The decisions of all products as pure functions: no I/O, no clock, no unsafe code. `clippy.toml` names what is disallowed,
 //! and the crate builds for wasm32-unknown-unknown.
 //!
-//! [`judge`], [`observe`], [`critical_path`], [`trial`] and [`report`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
+//! [`judge`], [`observe`], [`critical_path`], [`trial`], [`report`] and [`trace`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
 //! collector of sockets, [`experiment`] and [`testbed`] for the lab, `tunnel` (a feature, on by default) for WireGuard. They do
 //! not import each other, but for those of the diagnosis. Their common parts are in [`stats`], [`units`] (values as they are
 //! printed), [`values`] and [`networks`] (as they are read) and [`text`].
@@ -22,6 +22,7 @@ pub mod sockets;
 pub mod stats;
 pub mod testbed;
 pub mod text;
+pub mod trace;
 pub mod trial;
 #[cfg(feature = "tunnel")]
 pub mod tunnel;

@@ -31,6 +31,7 @@ mod tail;
 mod tests;
 mod walk;
 
+pub use connection::Request;
 pub use reduce::{clipped, reduced};
 pub use service::services;
 
@@ -40,4 +41,9 @@ use parshall_evidence::{Service, Timeline};
 pub fn all(timeline: &Timeline) -> (Vec<Service>, Vec<clients::ClientWait>) {
     let index = index::Index::new(timeline);
     (service::found(&index), clients::found(&index))
+}
+
+/// The requests of the services, one by one and by connection.
+pub fn requests_by_connection(timeline: &Timeline) -> Vec<Request> {
+    service::requests_by_connection(&index::Index::new(timeline))
 }

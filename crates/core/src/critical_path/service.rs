@@ -46,14 +46,39 @@ pub fn services(timeline: &Timeline) -> Vec<Service> {
 
 /// As [`services`], with the lookups at hand.
 pub fn found(index: &Index<'_>) -> Vec<Service> {
-    let mut groups = served_groups(index);
-    if !groups.iter().any(|(group, members)| !group.followed && members.iter().any(|id| has_requests(index, *id))) {
-        outbound_groups(index, &mut groups);
-    }
+    let groups = groups(index);
     let built = groups.iter().filter_map(|(group, members)| service(index, *group, members));
     let mut services: Vec<Service> = built.collect();
     services.sort_by_key(|s| (s.followed, std::cmp::Reverse(s.outstanding_ns), s.address));
     services
+}
+
+/// The requests of [`found`], one by one: by service in the order of their ports, those of a connection one after the other, the connection
+/// that waited longest first.
+pub fn requests_by_connection(index: &Index<'_>) -> Vec<Request> {
+    let mut all = Vec::new();
+    for (_, members) in groups(index) {
+        let mut connections: Vec<Vec<Request>> = members.iter().map(|id| of_connection(index, *id)).collect();
+        connections.sort_by_key(|requests| std::cmp::Reverse(requests.iter().map(Request::ns).sum::<u64>()));
+        all.extend(connections.into_iter().flatten());
+    }
+    all
+}
+
+fn of_connection(index: &Index<'_>, id: FlowId) -> Vec<Request> {
+    let timeline = index.timeline;
+    match index.requests.get(&id) {
+        Some(requests) => requests.clone(),
+        None => timeline.calls.get(&id).map_or_else(Vec::new, |calls| requests::sent(id, calls, &timeline.slices)),
+    }
+}
+
+fn groups(index: &Index<'_>) -> BTreeMap<Group, Vec<FlowId>> {
+    let mut groups = served_groups(index);
+    if !groups.iter().any(|(group, members)| !group.followed && members.iter().any(|id| has_requests(index, *id))) {
+        outbound_groups(index, &mut groups);
+    }
+    groups
 }
 
 fn has_requests(index: &Index<'_>, id: FlowId) -> bool {
@@ -94,13 +119,7 @@ fn outbound_groups(index: &Index<'_>, groups: &mut BTreeMap<Group, Vec<FlowId>>)
 
 fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Service> {
     let timeline = index.timeline;
-    let mut all: Vec<Request> = Vec::new();
-    for id in members {
-        match index.requests.get(id) {
-            Some(requests) => all.extend(requests),
-            None => all.extend(requests::sent(*id, timeline.calls.get(id)?, &timeline.slices)),
-        }
-    }
+    let mut all: Vec<Request> = members.iter().flat_map(|id| of_connection(index, *id)).collect();
     let gaps = reply_gaps(&all, &timeline.slices);
     if !group.outbound && !group.followed {
         all.extend(never_read(index, group));

@@ -1,0 +1,48 @@
+//! Lanes of requests: one for each connection that had any.
+use parshall_evidence::Capture;
+
+use super::{Draft, Of, Span, State, Texts};
+use crate::critical_path::{self, Request};
+use crate::units::duration;
+
+/// In order of the services, and within one of the time that its connections waited.
+pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
+    let Some(timeline) = capture.timeline.as_ref() else { return Vec::new() };
+    let mut lanes: Vec<Draft> = Vec::new();
+    for request in critical_path::requests_by_connection(timeline) {
+        if lanes.last().is_none_or(|lane| lane.of != Of::Connection(request.socket)) {
+            let socket = timeline.sockets.get(&request.socket);
+            let name = socket.map_or_else(|| format!("socket {}", request.socket), |s| s.remote.to_string());
+            let service = socket.map_or_else(String::new, |s| if s.serves { s.local } else { s.remote }.to_string());
+            let group = format!("requests to {service}");
+            lanes.push(Draft { of: Of::Connection(request.socket), group, name, spans: Vec::new(), weight_ns: 0 });
+        }
+        let Some(lane) = lanes.last_mut() else { continue };
+        lane.weight_ns = lane.weight_ns.saturating_add(request.end_ns.saturating_sub(request.arrived_ns));
+        spans(&request, texts, &mut lane.spans);
+    }
+    lanes
+}
+
+/// A request is up to three spans, one after the other.
+fn spans(request: &Request, texts: &mut Texts, out: &mut Vec<(Span, u32)>) {
+    let total = duration(request.end_ns.saturating_sub(request.arrived_ns) as f64);
+    let text =
+        texts.id(if request.cut { format!("a part of a request, {total} seen") } else { format!("{total} in all") });
+    let mut at = request.arrived_ns;
+    let mut push = |until: u64, state: State, ended_by: u32| {
+        if until > at {
+            let span = Span { begin_ns: at, end_ns: until, state, text, ended_by: None, stack: None };
+            out.push((span, ended_by));
+            at = until;
+        }
+    };
+    if let Some((accepted_ns, tid)) = request.accepted {
+        push(accepted_ns.min(request.end_ns), State::AcceptQueue, tid);
+    }
+    push(request.read_ns.min(request.end_ns), State::Unread, request.read_tid);
+    match request.reply_tid {
+        Some(tid) => push(request.end_ns, State::Working, tid),
+        None => push(request.end_ns, State::Unanswered, 0),
+    }
+}

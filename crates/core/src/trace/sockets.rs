@@ -1,0 +1,43 @@
+//! Lanes of sockets: the times in which a flow moved nothing.
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall};
+
+use super::{Draft, Of, Span, State, Texts};
+use crate::units::{bytes, plural};
+
+/// The flow that waited longest comes first.
+pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
+    let records: BTreeMap<FlowId, &FlowRecord> = capture.flows.iter().map(|flow| (flow.id, flow)).collect();
+    let mut by_flow: BTreeMap<FlowId, Vec<&FlowStall>> = BTreeMap::new();
+    for stall in &capture.flow_stalls {
+        by_flow.entry(stall.flow).or_default().push(stall);
+    }
+    let mut lanes: Vec<Draft> = Vec::new();
+    for (id, mut stalls) in by_flow {
+        stalls.sort_by_key(|stall| stall.begin_ns);
+        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, texts)).collect();
+        let weight_ns = spans
+            .iter()
+            .filter(|(span, _)| span.state.is_wait())
+            .fold(0u64, |sum, (span, _)| sum.saturating_add(span.ns()));
+        let name = records.get(&id).map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
+        lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans, weight_ns });
+    }
+    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.weight_ns), lane.of));
+    lanes
+}
+
+/// With what lay in the socket at its end.
+fn span(stall: &FlowStall, texts: &mut Texts) -> (Span, u32) {
+    let held = [
+        (stall.unsent_bytes > 0).then(|| format!("{} unsent", bytes(f64::from(stall.unsent_bytes)))),
+        (stall.packets_out > 0)
+            .then(|| format!("{} in flight", plural(u64::from(stall.packets_out), "segment", "segments"))),
+        (stall.unread_bytes > 0).then(|| format!("{} unread", bytes(f64::from(stall.unread_bytes)))),
+    ];
+    let text = texts.id(held.into_iter().flatten().collect::<Vec<_>>().join(", "));
+    let end_ns = stall.begin_ns.saturating_add(stall.ns);
+    let state = State::Flow(stall.state);
+    (Span { begin_ns: stall.begin_ns, end_ns, state, text, ended_by: None, stack: None }, stall.tid)
+}
