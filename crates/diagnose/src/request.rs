@@ -91,4 +91,6 @@ pub struct ResultOptions {
     pub to: Destination,
     /// How the report is printed.
     pub output: Print,
+    /// Where a page is written; None for none.
+    pub html: Option<PathBuf>,
 }

@@ -22,6 +22,7 @@ use crate::trial::change::Change;
   parshall attach --pid 4120 --pid 4121 --format json
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --port 7000 -o report.txt
+  parshall attach --port 7000 --html report.html
   parshall attach --port 80 --netns blue   the port in another network namespace
   parshall attach --netns blue
   parshall attach --all --for 1m
@@ -91,6 +92,9 @@ pub struct ReportArgs {
     /// Write the report to FILE, which only you may read; - is stdout
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
+    /// Also write the report as one web page to FILE, with a timeline of what was seen; nothing in it is fetched from elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
     /// How to print the report
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) format: Format,
@@ -135,6 +139,7 @@ pub struct RunArgs {
   parshall show slow.json
   parshall show slow.json --format json
   parshall show slow.json -o report.txt
+  parshall show slow.json --html report.html
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct ShowArgs {

@@ -149,8 +149,13 @@ impl ObserveArgs {
 impl ReportArgs {
     /// Checks them; without -o the report goes to `usual`.
     fn validate(self, save: Option<PathBuf>, usual: Destination) -> Result<ResultOptions, UserError> {
-        if save.is_some() && save == self.output {
-            return Err(UserError::new("-o and --save name the same file", "give the report and the case a file each"));
+        let files = [("-o", &self.output), ("--html", &self.html), ("--save", &save)];
+        let same = |at: usize| files[..at].iter().find(|(_, path)| path.is_some() && *path == files[at].1);
+        if let Some((first, second)) = (1..files.len()).find_map(|at| Some((same(at)?.0, files[at].0))) {
+            return Err(UserError::new(
+                format!("{first} and {second} name the same file"),
+                "give the report, the page and the case a file each",
+            ));
         }
         let to = match self.output {
             None => usual,
@@ -163,6 +168,6 @@ impl ReportArgs {
             style: style_for(&to, self.color.choice()),
             detail: if self.full { Detail::Full } else { Detail::Short },
         };
-        Ok(ResultOptions { save, to, output })
+        Ok(ResultOptions { save, html: self.html, to, output })
     }
 }

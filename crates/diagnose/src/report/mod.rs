@@ -1,4 +1,5 @@
 //! How a report is printed: one file per format, and this list. The contents are decided in [`parshall_core::report`].
+mod html;
 mod json;
 mod text;
 
@@ -7,6 +8,7 @@ use parshall_core::report::Detail;
 use parshall_evidence::Report;
 use parshall_host::output::TextStyle;
 
+pub use html::html;
 pub use json::json;
 pub use text::text;
 

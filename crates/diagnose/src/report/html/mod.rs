@@ -1,0 +1,82 @@
+//! The report as one HTML file: lays out a page, and draws a trace. Nothing is fetched, and everything but the timeline can be read
+//! without scripts.
+mod data;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use parshall_core::report::{Detail, Page};
+use parshall_core::trace::Trace;
+use parshall_evidence::{Capture, Report};
+use sha2::{Digest, Sha256};
+
+use sections::clean;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The file.
+pub fn html(report: &Report, capture: &Capture) -> anyhow::Result<String> {
+    let page = Page::new(report, Detail::Full);
+    let trace = Trace::new(capture);
+    let data = data::packed(&trace, capture)?;
+    Ok(document(&page, &trace, &data).into_string())
+}
+
+fn document(page: &Page, trace: &Trace, data: &str) -> Markup {
+    let title = clean(&format!("parshall: {}", title(page)));
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy());
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                a.skip href="#verdict" { "To the verdict" }
+                (sections::head(page))
+                main {
+                    (sections::verdict(&page.verdict))
+                    @if let Some(chain) = &page.chain { (sections::chain(chain)) }
+                    @if let Some(fix) = &page.fix { (sections::fix(fix)) }
+                    @if let Some(services) = &page.services { (sections::services(services)) }
+                    (sections::time(&page.time))
+                    @if let Some((title, line)) = &page.tail { (sections::tail(*title, line)) }
+                    (sections::timeline(trace))
+                    @if let Some((title, rows)) = &page.evidence { (sections::evidence(*title, rows)) }
+                    @if let Some(others) = &page.others { (sections::others(others)) }
+                    @for listed in &page.listed { (sections::listed(listed)) }
+                    @if let Some((title, notes)) = &page.notes { (sections::notes(*title, notes, page.more_notes.as_deref())) }
+                }
+                script #data type="text/plain" { (PreEscaped(data)) }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    }
+}
+
+/// `port 7000: Small writes wait for a delayed ACK`.
+fn title(page: &Page) -> String {
+    let subject = page.head.first().map_or("", String::as_str);
+    format!(
+        "{subject}: {}",
+        if page.verdict.headline.is_empty() { page.verdict.title.0 } else { &page.verdict.headline }
+    )
+}
+
+/// Only the style and the script of this file, by their hashes; nothing from anywhere else.
+fn policy() -> String {
+    let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
+    format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    )
+}

@@ -1,0 +1,262 @@
+//! The sections of a page, as HTML that can be read, printed and heard without scripts. Bars are SVG, with their figures beside them.
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use parshall_core::report::{
+    Bars, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Title, Verdict,
+};
+use parshall_core::text::printable;
+use parshall_core::trace::{Kind, Lane, State, Trace};
+use parshall_core::units::{count, duration, plural};
+use parshall_evidence::Status;
+
+/// Lanes in the table behind the timeline.
+const TABLE_LANES: usize = 200;
+/// States of a lane in that table.
+const TABLE_STATES: usize = 3;
+
+/// Text of the host without what may not be printed. maud escapes what has a meaning in HTML.
+pub fn clean(text: &str) -> String {
+    printable(text, '?')
+}
+
+/// A section with its heading, by which links and readers find it.
+fn section(id: &str, title: &str, body: &Markup) -> Markup {
+    html! {
+        section id=(id) aria-labelledby=(format!("{id}-title")) {
+            h2 id=(format!("{id}-title")) { (sentence(title)) }
+            (body)
+        }
+    }
+}
+
+/// `RULED OUT` is `Ruled out` where headings are told by their size.
+fn sentence(title: &str) -> String {
+    let mut chars = title.chars();
+    chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase())
+}
+
+pub fn head(page: &Page) -> Markup {
+    html! {
+        header {
+            p.subject { @for item in &page.head { span { (clean(item)) } " " } }
+            @if !page.origin.is_empty() {
+                p.origin { @for item in &page.origin { span { (clean(item)) } " " } }
+            }
+        }
+    }
+}
+
+pub fn verdict(verdict: &Verdict) -> Markup {
+    let class = match verdict.status {
+        Status::Cause => "bad",
+        Status::Healthy => "good",
+        Status::AtCapacity | Status::NoDominantCause | Status::InsufficientEvidence => "warn",
+    };
+    html! {
+        section #verdict class=(class) aria-labelledby="verdict-title" {
+            h1 #verdict-title {
+                span.status { (sentence(verdict.title.0)) }
+                @if !verdict.headline.is_empty() { " " (clean(&verdict.headline)) }
+            }
+            @if !verdict.tags.is_empty() { p.tags { @for tag in &verdict.tags { span { (clean(tag)) } " " } } }
+            @for sentence in &verdict.sentences { p { (clean(sentence)) } }
+        }
+    }
+}
+
+/// Each hop is a list within the one before.
+pub fn chain(chain: &Chain) -> Markup {
+    fn hops(rows: &[HopRow]) -> Markup {
+        let Some((row, rest)) = rows.split_first() else { return html! {} };
+        html! {
+            ul {
+                li {
+                    strong { (clean(&row.who)) } " " (clean(&row.does))
+                    @if let Some(found) = &row.stack { (stack(found)) }
+                    (hops(rest))
+                }
+            }
+        }
+    }
+    section("chain", chain.title.0, &hops(&chain.rows))
+}
+
+fn stack(stack: &Stack) -> Markup {
+    html! {
+        div.stack {
+            "in " code { (clean(&stack.frames.join(" ← "))) }
+            @if let Some(more) = &stack.more { " " (clean(more)) }
+        }
+    }
+}
+
+fn commands(list: &[Command]) -> Markup {
+    html! {
+        @for command in list {
+            p.command { (clean(&command.label)) ": " code { (clean(&command.command)) } }
+        }
+    }
+}
+
+pub fn fix(fix: &Fix) -> Markup {
+    section("fix", fix.title.0, &html! { p { (clean(&fix.text)) } (commands(&fix.commands)) })
+}
+
+pub fn services(services: &Services) -> Markup {
+    let body = html! {
+        ul { @for row in &services.rows { li { (clean(&row.join(" · "))) } } }
+        @if let Some(more) = &services.more { p { (clean(more)) } }
+    };
+    section("services", services.title.0, &body)
+}
+
+pub fn time(accounts: &[Bars]) -> Markup {
+    if accounts.is_empty() {
+        return html! {};
+    }
+    let title = accounts.iter().find_map(|bars| bars.title).map_or("TIME", |title| title.0);
+    let body = html! {
+        @for bars in accounts {
+            table.bars {
+                caption { (clean(&bars.of)) }
+                thead { tr { th scope="col" { "state" } th.bar scope="col" { "part of the time" } th.figure scope="col" { "share" } } }
+                tbody {
+                    @for row in &bars.rows {
+                        tr {
+                            th scope="row" { (clean(&row.label)) }
+                            td.bar { (bar(row.share)) }
+                            td.figure { (clean(&row.figure)) }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    section("time", title, &body)
+}
+
+fn bar(share: f64) -> Markup {
+    let width = format!("{:.2}", share.clamp(0.0, 1.0) * 100.0);
+    html! {
+        svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true" focusable="false" {
+            rect.track width="100" height="4" {}
+            rect.part width=(width) height="4" {}
+        }
+    }
+}
+
+pub fn tail(title: Title, line: &str) -> Markup {
+    section("tail", title.0, &html! { p { (clean(line)) } })
+}
+
+pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
+    let body = html! {
+        table.evidence {
+            thead { tr { th.figure scope="col" { "figure" } th scope="col" { "of what" } } }
+            tbody {
+                @for row in rows {
+                    tr {
+                        td.figure { (clean(&row.figure)) }
+                        td { (clean(&row.words.join(" · "))) @if let Some(found) = &row.stack { (stack(found)) } }
+                    }
+                }
+            }
+        }
+    };
+    section("evidence", title.0, &body)
+}
+
+pub fn others(others: &Others) -> Markup {
+    let body = html! {
+        ul {
+            @for row in &others.rows {
+                li {
+                    strong { (clean(&row.headline)) } " (" (clean(&row.id)) ")"
+                    @for sentence in &row.sentences { p { (clean(sentence)) } }
+                    (commands(&row.commands))
+                }
+            }
+        }
+        @if let Some(more) = &others.more { p { (clean(more)) } }
+    };
+    section("others", others.title.0, &body)
+}
+
+pub fn listed(listed: &Listed) -> Markup {
+    let body = html! {
+        @if !listed.items.is_empty() { ul { @for item in &listed.items { li { (clean(item)) } } } }
+        @if let Some(summary) = &listed.summary { p { (clean(summary)) } }
+    };
+    section(&listed.title.0.to_lowercase().replace(' ', "-"), listed.title.0, &body)
+}
+
+pub fn notes(title: Title, notes: &[String], more: Option<&str>) -> Markup {
+    let body = html! {
+        ul { @for note in notes { li { (clean(note)) } } }
+        @if let Some(more) = more { p { (clean(more)) } }
+    };
+    section("notes", title.0, &body)
+}
+
+/// The place where the script draws, and the table behind it.
+pub fn timeline(trace: &Trace) -> Markup {
+    if trace.lanes.is_empty() {
+        return html! {};
+    }
+    let body = html! {
+        noscript { p { "The drawing needs JavaScript. The table below says the same in sums." } }
+        div #drawing hidden {}
+        details {
+            summary { "Where the time of each lane went, as a table" }
+            (lanes(trace))
+        }
+    };
+    section("timeline", "Timeline", &body)
+}
+
+fn lanes(trace: &Trace) -> Markup {
+    let left = trace.lanes.len().saturating_sub(TABLE_LANES) as u64 + trace.left_out;
+    html! {
+        div.wide tabindex="0" role="region" aria-label="Lanes of the timeline" {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "lane" }
+                        th scope="col" { "of" }
+                        th scope="col" { "most time in" }
+                        th scope="col" { "longest" }
+                    }
+                }
+                tbody { @for lane in trace.lanes.iter().take(TABLE_LANES) { (lane_row(lane)) } }
+            }
+        }
+        @if left > 0 { p { (plural(left, "more lane is", "more lanes are")) " not listed." } }
+    }
+}
+
+fn lane_row(lane: &Lane) -> Markup {
+    let kind = match lane.kind {
+        Kind::Requests => "requests of",
+        Kind::Thread => "thread",
+        Kind::Socket => "socket",
+    };
+    let mut sums: BTreeMap<State, (u64, u64)> = BTreeMap::new();
+    for span in &lane.spans {
+        let sum = sums.entry(span.state).or_default();
+        *sum = (sum.0 + span.ns(), sum.1 + 1);
+    }
+    let mut sums: Vec<(State, (u64, u64))> = sums.into_iter().collect();
+    sums.sort_by_key(|(state, (ns, _))| (std::cmp::Reverse(*ns), *state));
+    let most = sums.iter().take(TABLE_STATES);
+    let most = most.map(|(state, (ns, n))| format!("{} {} ({})", state.label(), duration(*ns as f64), count(*n)));
+    let longest = lane.spans.iter().filter(|span| span.state.is_wait()).max_by_key(|span| span.ns());
+    html! {
+        tr {
+            th scope="row" { (kind) " " (clean(&lane.name)) }
+            td { (clean(&lane.group)) }
+            td { (most.collect::<Vec<_>>().join(", ")) }
+            td { @if let Some(span) = longest { (duration(span.ns() as f64)) ", " (span.state.label()) } }
+        }
+    }
+}
