@@ -598,7 +598,8 @@ class Timeline {
 
   /** @param {number} which @param {Interval | null} range */
   pick(which, range) {
-    this.ranges[which] = range;
+    // As the address keeps it.
+    this.ranges[which] = range && { from: Math.round(range.from), to: Math.round(range.to) };
     this.sumUp();
     this.save();
     this.draw();
