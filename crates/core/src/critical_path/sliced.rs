@@ -102,8 +102,8 @@ proptest! {
     ) {
         let slices = slices(length_ms * MS, length_ms * MS * gap / 2);
         let seen = load.seen(&slices);
-        // Of fewer requests than that there is no 99th percentile to be near to.
-        prop_assume!(seen.followed_requests >= 200);
+        // Of fewer requests there is no 99th percentile to be near to, and where slices cut most of them chance moves the median too far.
+        prop_assume!(seen.requests >= 400);
         let near = |estimate: Option<u64>, truth: f64, by: f64| {
             estimate.is_none_or(|ns| (ns as f64) <= truth * (1.0 + by) && (ns as f64) >= truth * (1.0 - by))
         };
