@@ -138,6 +138,7 @@ pub struct RunArgs {
 #[command(after_help = "Examples:
   parshall show slow.json
   parshall show slow.json --format json
+  parshall show slow.json --format markdown --full
   parshall show slow.json -o report.txt
   parshall show slow.json --html report.html
 

@@ -1,6 +1,7 @@
 //! How a report is printed: one file per format, and this list. The contents are decided in [`parshall_core::report`].
 mod html;
 mod json;
+mod markdown;
 mod text;
 
 use clap::ValueEnum;
@@ -10,6 +11,7 @@ use parshall_host::output::TextStyle;
 
 pub use html::html;
 pub use json::json;
+pub use markdown::markdown;
 pub use text::text;
 
 /// `--format` of a report.
@@ -19,6 +21,8 @@ pub enum Format {
     Text,
     /// One JSON document
     Json,
+    /// For an issue tracker
+    Markdown,
 }
 
 /// How a report is printed.
@@ -37,6 +41,7 @@ pub fn render(report: &Report, print: &Print) -> anyhow::Result<String> {
     match print.format {
         Format::Text => Ok(text(report, print.style, print.detail)),
         Format::Json => json(report),
+        Format::Markdown => Ok(markdown(report, print.detail)),
     }
 }
 

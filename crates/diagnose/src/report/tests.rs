@@ -6,7 +6,7 @@ use parshall_core::text::is_printable;
 use parshall_host::output::{Charset, TextStyle, columns};
 use serde_json::Value;
 
-use super::{json, text};
+use super::{json, markdown, text};
 use crate::testkit::reports;
 
 fn golden(name: &str, got: &str) {
@@ -56,6 +56,33 @@ fn ascii_where_there_is_no_more() {
             fits(name, 80, &page);
         }
         golden(&format!("{name}.ascii.txt"), &text(&report, ascii, Detail::Short));
+    }
+}
+
+#[test]
+fn markdown_of_every_sample() {
+    for (name, report) in reports::all() {
+        golden(&format!("{name}.md"), &markdown(&report, Detail::Full));
+        assert!(markdown(&report, Detail::Short).len() < markdown(&report, Detail::Full).len(), "{name}");
+    }
+}
+
+#[test]
+fn no_text_of_a_report_is_markup() {
+    let hostile = "<img src=x> [a](b) **b** `c` @someone #1 |x|\u{1b}";
+    for (name, report) in reports::all() {
+        let document = serde_json::to_value(&report).unwrap();
+        with_each_string(&document, hostile, &mut |changed| {
+            let Ok(report) = serde_json::from_value::<parshall_evidence::Report>(changed.clone()) else { return };
+            let page = markdown(&report, Detail::Full);
+            for line in page.lines() {
+                // What is between backticks is code, whatever it is.
+                let outside: String = if line.contains("`` ") { String::new() } else { line.to_owned() };
+                for wrong in ["<img", "[a](", " **b**", "@someone", " #1", "|x|", "\u{1b}"] {
+                    assert!(!outside.contains(wrong), "{name}: {line}");
+                }
+            }
+        });
     }
 }
 
