@@ -1,7 +1,8 @@
 //! Keeps a trace small enough for a page.
 use std::collections::BTreeSet;
 
-use super::{Draft, Kind, Lane, Of, Span, State};
+use super::lane::{Draft, Lane, Of, Span};
+use super::state::{Kind, State};
 
 /// The first threshold that is tried.
 const FIRST_NS: u64 = 1_000;

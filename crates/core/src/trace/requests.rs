@@ -1,7 +1,8 @@
 //! Lanes of requests: one for each connection that had any.
 use parshall_evidence::Capture;
 
-use super::{Draft, Of, Span, State, Texts};
+use super::lane::{Draft, Of, Span, Texts};
+use super::state::State;
 use crate::critical_path::{self, Request};
 use crate::units::duration;
 

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall};
 
-use super::{Draft, Of, Span, State, Texts};
+use super::lane::{Draft, Of, Span, Texts};
+use super::state::State;
 use crate::units::{bytes, plural};
 
 /// The flow that waited longest comes first.

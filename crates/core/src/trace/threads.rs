@@ -5,7 +5,8 @@ use parshall_evidence::thread;
 use parshall_evidence::timeline::{OffCpu, Waker, Why};
 use parshall_evidence::{Capture, FdKind, NO_SYSCALL, ThreadStall, Timeline};
 
-use super::{Draft, Of, Span, State, Texts};
+use super::lane::{Draft, Of, Span, Texts};
+use super::state::State;
 use crate::units::or;
 use crate::wait::Wait;
 
