@@ -1,10 +1,11 @@
 //! From a capture to a verdict. No probe and no text format is known here.
 //!
 //! [`ledger`] splits the wall time of every flow and thread into states that exclude each other; [`facts`] finds out which of
-//! that time was lost and who is to blame for each piece, [`evidence_type`] which cause may claim what; [`cause`] tests each cause against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names
-//! those that own enough of the lost time, [`confidence`] how sure that is and [`gain`] what its removal would give, `tail` judges the slowest requests apart from the others, and `health` says whether
-//! nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, [`service`] the services, and
-//! [`chain`] the way from a service to what its requests wait for.
+//! that time was lost and who is to blame for each piece, `evidence_type` which cause may claim what; [`cause`] tests each cause
+//! against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names those that own enough of the lost
+//! time, `confidence` how sure that is and `gain` what its removal would give, `tail` judges the slowest requests apart from the
+//! others, and `health` says whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report,
+//! [`service`] the services, and [`chain`] the way from a service to what its requests wait for.
 pub mod account;
 mod capacity;
 pub mod cause;

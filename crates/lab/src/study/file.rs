@@ -207,9 +207,9 @@ mod tests {
         diagnosis = { value = 1, subject = { port = true }, expect = { cause = "app-limited" } }
 
         [[comparison]]
-        name = "more connections"
-        variable = { name = "connections", values = [1, 2, 4] }
-        with = { kind = "upload", words = ["lab", "load"] }
+        name = "more threads"
+        variable = { name = "threads", values = [1, 2, 4] }
+        with = { kind = "rpc", words = ["lab", "load"] }
         expect = { knee = true, collapse = false, because = "there are two CPUs" }
     "#;
 
@@ -222,7 +222,7 @@ mod tests {
             experiment.command(&experiment.variable.values[value])[3..].join(" ")
         };
         assert_eq!(words(&two.experiment, 1), "rpc --threads 2 --for 2000ms");
-        assert_eq!(words(&more.experiment, 2), "upload --connections 4 --for 2000ms");
+        assert_eq!(words(&more.experiment, 2), "rpc --threads 4 --for 2000ms");
         let diagnosis = two.diagnosis.as_ref().expect("one");
         assert_eq!(words(&diagnosis.experiment, diagnosis.value), "rpc --threads 2 --for 8000ms");
         assert_eq!(more.expect.answer, Expected::Shape { knee: true, collapse: false });

@@ -211,7 +211,7 @@ fn errors_get_a_line_and_a_hint() {
         (&["load", "stream", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
         (&["load", "rpc", "--serve", "192.0.2.1:80", "--for", "1s"], "cannot listen on 192.0.2.1:80", "address"),
         (&["load", "rpc", "--rate", "0"], "`0` is not a rate", "0.001 to 1e9"),
-        (&["load", "upload", "--threads", "2"], "`--threads` is not an option of", "--help"),
+        (&["load", "upload", "--threads", "2"], "`--threads` is not an option of", "did you mean"),
         (&["load", "udp-packets", "--rcvbuf", "9"], "`--rcvbuf` is not an option of", "--help"),
         (
             &["load", "rpc", "--serve", "127.0.0.1:0", "--depth", "2"],
