@@ -54,8 +54,10 @@ fn ledgers_sum_up(capture: &Capture) {
         (thread.observed_ns, (thread.end_ns - thread.begin_ns) as f64 * sliced, format!("{thread:?}"))
     });
     for (observed_ns, covered_ns, what) in flows.chain(threads) {
-        let error = (observed_ns as f64 - covered_ns).abs() / capture.window_ns as f64;
-        assert!(error < 0.01, "{error} of {:?}: {what}", capture.slices);
+        // The ends of a thread and of the window are not read at the same time: on a busy host some milliseconds lie between them.
+        let allowed_ns = (capture.window_ns as f64 * 0.01).max(15e6);
+        let error_ns = (observed_ns as f64 - covered_ns).abs();
+        assert!(error_ns < allowed_ns, "{error_ns} of {:?}: {what}", capture.slices);
     }
     let end = |stall: &parshall_evidence::ThreadStall| stall.begin_ns + stall.ns;
     let late = capture.thread_stalls.iter().find(|stall| end(stall) > capture.window_ns + 1_000_000);
@@ -151,8 +153,13 @@ fn who_is_followed_stays_followed_until_it_ends() {
     let (mut child, mut upstream) = (child::start("obeys"), child::start("idle"));
     child.tell(&format!("connect {}", upstream.port));
     let mut session = session::open(&Select::Pids(vec![child.pid()]), Some(Rung::Btf));
-    // On a busy host it connects within the first one.
-    session::window(&mut session, 300, &Never);
+    // On a busy host it connects, and is looked for, only within one of the first windows.
+    for _ in 0..10 {
+        let capture = session::window(&mut session, 300, &Never);
+        if capture.followed.iter().any(|of| of.since_ns == 0) {
+            break;
+        }
+    }
     for _ in 0..2 {
         let capture = session::window(&mut session, 300, &Never);
         if capture.rung != Rung::Btf {
