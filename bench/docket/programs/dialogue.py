@@ -7,10 +7,11 @@ are done once for each connection. --hold does the steps once and keeps the conn
 """
 import argparse
 import itertools
-import json
 import socket
 import threading
 import time
+
+from figures import Figures, side_by_side
 
 p = argparse.ArgumentParser()
 p.add_argument("--host", default="127.0.0.1")
@@ -23,10 +24,7 @@ p.add_argument("--once", default="", help="steps separated by |")
 p.add_argument("--hold", metavar="FILE", help="write this file when all connections have done their steps, and keep them")
 p.add_argument("steps", nargs="*")
 o = p.parse_args()
-numbers, lock = itertools.count(1), threading.Lock()
-taken, errors = [], [0]
-begun = time.monotonic()
-stop = begun + o.seconds
+numbers, figures = itertools.count(1), Figures(o.seconds)
 
 
 class Connection:
@@ -60,9 +58,9 @@ class Connection:
             self.rest += got
 
 
-def work():
+def work(_):
     connection = None
-    while time.monotonic() < stop:
+    while figures.goes_on():
         start = time.monotonic()
         try:
             if connection is None:
@@ -71,11 +69,9 @@ def work():
                     connection.run(o.once.split("|"))
                     start = time.monotonic()
             connection.run(o.steps)
-            with lock:
-                taken.append((time.monotonic() - start) * 1e3)
+            figures.answered(start)
         except OSError:
-            with lock:
-                errors[0] += 1
+            figures.failed()
             if connection:
                 connection.socket.close()
             connection = None
@@ -86,6 +82,7 @@ def work():
         time.sleep(o.gap_ms / 1e3)
 
 
+threading.stack_size(1 << 18)
 if o.hold:
     held = []
     for _ in range(o.parallel):
@@ -99,20 +96,7 @@ if o.hold:
             connection.read(b"\0")
         except OSError:
             pass
-    threads = [threading.Thread(target=answer, args=(c,)) for c in held]
-else:
-    threads = [threading.Thread(target=work) for _ in range(o.parallel)]
-threading.stack_size(1 << 18)
-for t in threads:
-    t.start()
-for t in threads:
-    t.join()
-if o.hold:
+    side_by_side(answer, held)
     time.sleep(1e6)
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors[0], "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out))
+side_by_side(work, range(o.parallel))
+figures.print()

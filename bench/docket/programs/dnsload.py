@@ -2,11 +2,12 @@
 """A load of DNS questions of type A: several under way at a time, each from its own socket. `#` in --names is a number that differs
 each time. Only answers without an error count."""
 import argparse
-import json
 import selectors
 import socket
 import struct
 import time
+
+from figures import Figures
 
 p = argparse.ArgumentParser()
 p.add_argument("--host", default="127.0.0.1")
@@ -18,9 +19,7 @@ p.add_argument("--names", default="host-#.docket.test")
 p.add_argument("--for", dest="seconds", type=float, default=3)
 o = p.parse_args()
 select = selectors.DefaultSelector()
-taken, errors, number = [], 0, 0
-begun = time.monotonic()
-stop = begun + o.seconds
+number, figures = 0, Figures(o.seconds)
 
 
 class Asker:
@@ -28,7 +27,7 @@ class Asker:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.socket.connect((o.host, o.port))
-        self.next, self.asked, self.id = begun + i * o.gap_ms / 1e3 / o.parallel, None, 0
+        self.next, self.asked, self.id = figures.begun + i * o.gap_ms / 1e3 / o.parallel, None, 0
         select.register(self.socket, selectors.EVENT_READ, self)
 
     def ask(self, now):
@@ -43,7 +42,6 @@ class Asker:
             pass
 
     def answered(self, now):
-        global errors
         try:
             reply = self.socket.recv(2048)
         except OSError:
@@ -51,15 +49,14 @@ class Asker:
         if self.asked is None or len(reply) < 12 or struct.unpack(">H", reply[:2])[0] != self.id:
             return
         if reply[3] & 15:
-            errors += 1
+            figures.failed()
         else:
-            taken.append((now - self.asked) * 1e3)
+            figures.answered(self.asked, now)
         self.asked, self.next = None, now + o.gap_ms / 1e3
 
     def due(self, now):
-        global errors
         if self.asked is not None and now - self.asked > o.timeout_ms / 1e3:
-            errors += 1
+            figures.failed()
             self.asked = None
         if self.asked is None and now >= self.next:
             self.ask(now)
@@ -67,7 +64,7 @@ class Asker:
 
 askers = [Asker(i) for i in range(o.parallel)]
 checked = 0
-while (now := time.monotonic()) < stop:
+while (now := time.monotonic()) < figures.stop:
     if now - checked > 0.001:
         checked = now
         for asker in askers:
@@ -76,10 +73,4 @@ while (now := time.monotonic()) < stop:
         key.data.answered(time.monotonic())
         if not o.gap_ms:
             key.data.due(time.monotonic())
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors, "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out))
+figures.print()

@@ -2,13 +2,13 @@
 """Gearman's binary protocol: gearman.py worker PORT N starts N worker processes for the function "thumbnail", each of which asks the
 picture service at 127.0.0.1:8000; gearman.py load PORT CLIENTS SECONDS submits foreground jobs and prints the same figures as load.c."""
 import http.client
-import json
 import os
 import socket
 import struct
 import sys
-import threading
 import time
+
+from figures import Figures, side_by_side
 
 CAN_DO, PRE_SLEEP, NOOP, SUBMIT_JOB, GRAB_JOB, NO_JOB, JOB_ASSIGN, WORK_COMPLETE = 1, 4, 6, 7, 9, 10, 11, 13
 
@@ -53,32 +53,19 @@ if sys.argv[1] == "worker":
             break
     worker(port)
 seconds = float(sys.argv[4])
-taken, errors, lock = [], [0], threading.Lock()
-begun = time.monotonic()
-stop = begun + seconds
+figures = Figures(seconds)
 
 
-def work():
+def work(_):
     link, n = Link(port), 0
-    while time.monotonic() < stop:
+    while figures.goes_on():
         start = time.monotonic()
         n += 1
         link.send(SUBMIT_JOB, b"thumbnail", b"", b"picture %d" % n)
         while link.receive()[0] != WORK_COMPLETE:
             pass
-        with lock:
-            taken.append((time.monotonic() - start) * 1e3)
+        figures.answered(start)
 
 
-threads = [threading.Thread(target=work) for _ in range(count)]
-for t in threads:
-    t.start()
-for t in threads:
-    t.join()
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors[0], "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out))
+side_by_side(work, range(count))
+figures.print()

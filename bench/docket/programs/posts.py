@@ -4,10 +4,10 @@
 import argparse
 import http.client
 import itertools
-import json
 import socket
-import threading
 import time
+
+from figures import Figures, side_by_side
 
 p = argparse.ArgumentParser()
 p.add_argument("--host", default="127.0.0.1")
@@ -21,15 +21,13 @@ p.add_argument("--gap-ms", type=float, default=0)
 p.add_argument("path")
 o = p.parse_args()
 headers = dict(h.split(": ", 1) for h in o.header)
-numbers, lock = itertools.count(1), threading.Lock()
-taken, errors = [], [0]
-begun = time.monotonic()
-stop = begun + o.seconds
+numbers = itertools.count(1)
+figures = Figures(o.seconds)
 
 
-def work():
+def work(_):
     connection = None
-    while time.monotonic() < stop:
+    while figures.goes_on():
         start = time.monotonic()
         number = str(next(numbers))
         try:
@@ -45,23 +43,12 @@ def work():
         except (OSError, http.client.HTTPException):
             connection.close()
             connection, good = None, False
-        with lock:
-            if good:
-                taken.append((time.monotonic() - start) * 1e3)
-            else:
-                errors[0] += 1
+        if good:
+            figures.answered(start)
+        else:
+            figures.failed()
         time.sleep(o.gap_ms / 1e3)
 
 
-threads = [threading.Thread(target=work) for _ in range(o.parallel)]
-for t in threads:
-    t.start()
-for t in threads:
-    t.join()
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors[0], "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out))
+side_by_side(work, range(o.parallel))
+figures.print()

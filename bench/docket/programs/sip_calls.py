@@ -1,17 +1,15 @@
 #!/usr/bin/python3
 """SIP clients over UDP: sip_calls.py HOST PORT CLIENTS SECONDS [METHOD GAP_MS]. Each sends an INVITE (or METHOD), waits for the final
 reply, acknowledges it, and calls again. Prints the same figures as load.c."""
-import json
 import socket
 import sys
-import threading
 import time
+
+from figures import Figures, side_by_side
 
 host, port, clients, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 method, gap = (sys.argv[5], float(sys.argv[6]) / 1e3) if len(sys.argv) > 6 else ("INVITE", 0)
-taken, errors, lock = [], [0], threading.Lock()
-begun = time.monotonic()
-stop = begun + seconds
+figures = Figures(seconds)
 
 
 def message(kind, i, n, me):
@@ -27,7 +25,7 @@ def work(i):
     me = "%s:%d" % s.getsockname()
     n = 0
     time.sleep(gap * i / clients)
-    while time.monotonic() < stop:
+    while figures.goes_on():
         n += 1
         start = time.monotonic()
         try:
@@ -36,24 +34,13 @@ def work(i):
                 reply = s.recv(4096)
                 if f"Call-ID: {i}-{n}@".encode() in reply and not reply.startswith(b"SIP/2.0 1"):
                     break
-            with lock:
-                taken.append((time.monotonic() - start) * 1e3)
+            figures.answered(start)
             if method == "INVITE":
                 s.send(message("ACK", i, n, me))
         except OSError:
-            errors[0] += 1
+            figures.failed()
         time.sleep(gap)
 
 
-threads = [threading.Thread(target=work, args=(i,)) for i in range(clients)]
-for t in threads:
-    t.start()
-for t in threads:
-    t.join()
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors[0], "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out))
+side_by_side(work, range(clients))
+figures.print()

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """Clients of ZooKeeper: zk.py load HOSTS SECONDS CLIENTS sets nodes, each client its own, and prints the same figures as load.c; zk.py
 read HOSTS SECONDS CLIENTS GAP_MS reads them; zk.py idle HOSTS SESSIONS FILE opens sessions that only ping, and then writes FILE."""
-import json
 import logging
 import sys
-import threading
 import time
 
 from kazoo.client import KazooClient
+
+from figures import Figures, side_by_side
 
 logging.disable(logging.CRITICAL)
 mode, hosts = sys.argv[1:3]
@@ -31,35 +31,22 @@ gap = float(sys.argv[5]) / 1e3 if len(sys.argv) > 5 else 0
 clients = [session(10) for _ in range(count)]
 for i, c in enumerate(clients):
     c.ensure_path(f"/app/offset{i}")
-taken, errors, lock = [], [0], threading.Lock()
-begun = time.monotonic()
-stop = begun + seconds
+figures = Figures(seconds)
 
 
 def work(i):
-    while time.monotonic() < stop:
+    while figures.goes_on():
         start = time.monotonic()
         try:
             if mode == "read":
                 clients[i].get(f"/app/offset{i}")
             else:
                 clients[i].set(f"/app/offset{i}", b"x" * 100)
-            with lock:
-                taken.append((time.monotonic() - start) * 1e3)
+            figures.answered(start)
         except Exception:
-            errors[0] += 1
+            figures.failed()
         time.sleep(gap)
 
 
-threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
-for t in threads:
-    t.start()
-for t in threads:
-    t.join()
-spent = time.monotonic() - begun
-taken.sort()
-n = len(taken)
-out = {"requests": n, "errors": errors[0], "rate": round(n / spent, 3)}
-if n:
-    out.update(mean_ms=round(sum(taken) / n, 3), p50_ms=round(taken[n // 2], 3), p99_ms=round(taken[int(n * 0.99)], 3))
-print(json.dumps(out), flush=True)
+side_by_side(work, range(count))
+figures.print()
