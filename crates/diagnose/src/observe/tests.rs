@@ -54,10 +54,8 @@ fn ledgers_sum_up(capture: &Capture) {
         (thread.observed_ns, (thread.end_ns - thread.begin_ns) as f64 * sliced, format!("{thread:?}"))
     });
     for (observed_ns, covered_ns, what) in flows.chain(threads) {
-        // The ends of a thread and of the window are not read at the same time: on a busy host some milliseconds lie between them.
-        let allowed_ns = (capture.window_ns as f64 * 0.01).max(15e6);
-        let error_ns = (observed_ns as f64 - covered_ns).abs();
-        assert!(error_ns < allowed_ns, "{error_ns} of {:?}: {what}", capture.slices);
+        let error = (observed_ns as f64 - covered_ns).abs() / capture.window_ns as f64;
+        assert!(error < 0.01, "{error} of {:?}: {what}", capture.slices);
     }
     let end = |stall: &parshall_evidence::ThreadStall| stall.begin_ns + stall.ns;
     let late = capture.thread_stalls.iter().find(|stall| end(stall) > capture.window_ns + 1_000_000);

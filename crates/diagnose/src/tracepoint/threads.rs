@@ -139,8 +139,11 @@ pub fn exact(records: Vec<ThreadRecord>, seeds: &Seeds, parts: &Parts<'_>) -> Ve
         by_tid.entry(dump.tid).or_insert_with(|| unknown(dump, parts.window));
         accounts.insert(dump.tid, of_dump(dump));
     }
+    let (begin, end) = parts.window;
     for entry in parts.entries {
         accounts.insert(entry.tid, of_entry(entry));
+        // The account of a thread that lives goes to the end of the window, and /proc was read before that.
+        by_tid.entry(entry.tid).and_modify(|record| record.end_ns = end - begin);
     }
     let mut off: HashMap<u32, Vec<(OffKey, OffValue)>> = parts.off.clone();
     for (&(tid, why, nr, fd), &value) in &seeds.open {
