@@ -19,6 +19,14 @@ pub enum Detail {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Title(pub &'static str);
 
+impl Title {
+    /// `Ruled out` for `RULED OUT`, where headings are told by their size.
+    pub fn in_sentence_case(self) -> String {
+        let mut chars = self.0.chars();
+        chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase())
+    }
+}
+
 /// A report in words and figures. Empty parts are not shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {

@@ -104,6 +104,17 @@ pub enum Of {
     Socket(FlowId),
 }
 
+impl Of {
+    /// The kind of such a lane.
+    pub fn kind(self) -> Kind {
+        match self {
+            Of::Connection(_) => Kind::Requests,
+            Of::Thread(_) => Kind::Thread,
+            Of::Socket(_) => Kind::Socket,
+        }
+    }
+}
+
 /// A lane before all others are known: who ended a span is the id of a thread.
 pub struct Draft {
     /// What it is of.
@@ -114,22 +125,21 @@ pub struct Draft {
     pub name: String,
     /// With the thread that ended each, 0 for none.
     pub spans: Vec<(Span, u32)>,
-    /// The larger, the sooner it is kept.
-    pub weight_ns: u64,
 }
 
 impl Draft {
+    /// The time of its waits: the longer, the sooner it is kept.
+    pub fn waits_ns(&self) -> u64 {
+        let waits = self.spans.iter().filter(|(span, _)| span.state.is_wait());
+        waits.fold(0, |sum, (span, _)| sum.saturating_add(span.ns()))
+    }
+
     /// The lane, with the lanes of those who ended its spans, by thread id.
     pub fn placed(self, threads: &HashMap<u32, u32>) -> Lane {
         let spans = self.spans.into_iter().map(|(span, ended_by)| Span {
             ended_by: threads.get(&ended_by).copied().filter(|_| ended_by != 0),
             ..span
         });
-        let kind = match self.of {
-            Of::Connection(_) => Kind::Requests,
-            Of::Thread(_) => Kind::Thread,
-            Of::Socket(_) => Kind::Socket,
-        };
-        Lane { kind, group: self.group, name: self.name, spans: spans.collect() }
+        Lane { kind: self.of.kind(), group: self.group, name: self.name, spans: spans.collect() }
     }
 }

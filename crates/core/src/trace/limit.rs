@@ -1,7 +1,7 @@
 //! Keeps a trace small enough for a page.
 use std::collections::BTreeSet;
 
-use super::lane::{Draft, Lane, Of, Span};
+use super::lane::{Draft, Lane, Span};
 use super::state::{Kind, State};
 
 /// The first threshold that is tried.
@@ -12,20 +12,15 @@ pub fn lanes(lanes: &mut Vec<Draft>, most: usize) -> u64 {
     if lanes.len() <= most {
         return 0;
     }
-    let kind = |of: &Of| match of {
-        Of::Connection(_) => 0,
-        Of::Thread(_) => 1,
-        Of::Socket(_) => 2,
-    };
     let mut order: Vec<usize> = (0..lanes.len()).collect();
-    order.sort_by_key(|&at| (std::cmp::Reverse(lanes[at].weight_ns), at));
+    order.sort_by_cached_key(|&at| (std::cmp::Reverse(lanes[at].waits_ns()), at));
     let mut rank = [0usize; 3];
     // The nth of its kind competes with the nth of the others.
     let mut ranked: Vec<(usize, usize)> = Vec::with_capacity(order.len());
     for at in order {
-        let of = kind(&lanes[at].of);
-        ranked.push((rank[of], at));
-        rank[of] += 1;
+        let kind = lanes[at].of.kind() as usize;
+        ranked.push((rank[kind], at));
+        rank[kind] += 1;
     }
     ranked.sort_unstable();
     let kept: BTreeSet<usize> = ranked.into_iter().take(most).map(|(_, at)| at).collect();

@@ -55,14 +55,12 @@ impl Trace {
 
 /// The longest wait of the first kind of lane that has one, with a quarter of its length on either side.
 fn opens_at(lanes: &[Draft], window_ns: u64) -> (u64, u64) {
-    let longest = |wanted: fn(&Of) -> bool| {
-        let spans = lanes.iter().filter(|lane| wanted(&lane.of)).flat_map(|lane| &lane.spans);
+    let longest = |kind: Kind| {
+        let spans = lanes.iter().filter(|lane| lane.of.kind() == kind).flat_map(|lane| &lane.spans);
         let waits = spans.filter(|(span, _)| span.state.is_wait()).map(|(span, _)| (span.begin_ns, span.end_ns));
         waits.max_by_key(|(begin, end)| (end.saturating_sub(*begin), std::cmp::Reverse(*begin)))
     };
-    let found = longest(|of| matches!(of, Of::Connection(_)))
-        .or_else(|| longest(|of| matches!(of, Of::Socket(_))))
-        .or_else(|| longest(|of| matches!(of, Of::Thread(_))));
+    let found = longest(Kind::Requests).or_else(|| longest(Kind::Socket)).or_else(|| longest(Kind::Thread));
     let Some((begin, end)) = found else { return (0, window_ns) };
     let margin = (end - begin) / 4;
     (begin.saturating_sub(margin), end.saturating_add(margin).min(window_ns.max(end)))

@@ -16,10 +16,9 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
             let name = socket.map_or_else(|| format!("socket {}", request.socket), |s| s.remote.to_string());
             let service = socket.map_or_else(String::new, |s| if s.serves { s.local } else { s.remote }.to_string());
             let group = format!("requests to {service}");
-            lanes.push(Draft { of: Of::Connection(request.socket), group, name, spans: Vec::new(), weight_ns: 0 });
+            lanes.push(Draft { of: Of::Connection(request.socket), group, name, spans: Vec::new() });
         }
         let Some(lane) = lanes.last_mut() else { continue };
-        lane.weight_ns = lane.weight_ns.saturating_add(request.end_ns.saturating_sub(request.arrived_ns));
         spans(&request, texts, &mut lane.spans);
     }
     lanes

@@ -18,14 +18,10 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     for (id, mut stalls) in by_flow {
         stalls.sort_by_key(|stall| stall.begin_ns);
         let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, texts)).collect();
-        let weight_ns = spans
-            .iter()
-            .filter(|(span, _)| span.state.is_wait())
-            .fold(0u64, |sum, (span, _)| sum.saturating_add(span.ns()));
         let name = records.get(&id).map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
-        lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans, weight_ns });
+        lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans });
     }
-    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.weight_ns), lane.of));
+    lanes.sort_by_cached_key(|lane| (std::cmp::Reverse(lane.waits_ns()), lane.of));
     lanes
 }
 

@@ -1,7 +1,7 @@
 //! What a lane shows, and what held in a span of it.
 use parshall_evidence::FlowState;
 
-/// What a lane is of.
+/// What a lane is of. A page has their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The requests on a connection.
@@ -70,8 +70,8 @@ pub enum Tone {
     Blocked,
     /// Waits in a queue.
     Queue,
-    /// Something failed, or was not answered.
-    Bad,
+    /// Something failed, was held back, or was not answered.
+    Failed,
 }
 
 /// Name in data, name for people and tone.
@@ -130,10 +130,10 @@ impl State {
             State::AcceptQueue => ("accept-queue", "in the accept queue", Tone::Queue),
             State::Unread => ("unread", "unread in the socket", Tone::Queue),
             State::Working => ("working", "worked on", Tone::Busy),
-            State::Unanswered => ("unanswered", "worked on, no reply seen", Tone::Bad),
+            State::Unanswered => ("unanswered", "worked on, no reply seen", Tone::Failed),
             State::Ready => ("ready", "waits for a CPU", Tone::Cpu),
             State::Throttled => ("throttled", "out of CPU quota", Tone::Cpu),
-            State::Stopped => ("stopped", "stopped", Tone::Bad),
+            State::Stopped => ("stopped", "stopped", Tone::Failed),
             State::Futex => ("futex", "sleeps in futex", Tone::Blocked),
             State::Disk => ("disk", "waits for a file or disk", Tone::Blocked),
             State::Memory => ("memory", "waits for memory", Tone::Blocked),
@@ -155,15 +155,15 @@ fn of_flow(state: FlowState) -> Row {
         FlowState::IdleAfterRecv => ("idle-after-recv", "has nothing to send", Tone::Quiet),
         FlowState::IdleAfterSend => ("idle-after-send", "waits for the other end", Tone::Quiet),
         FlowState::InFlight => ("in-flight", "waits for an acknowledgement", Tone::Blocked),
-        FlowState::Nagle => ("nagle", "held by Nagle", Tone::Bad),
-        FlowState::Corked => ("corked", "held by a cork", Tone::Bad),
+        FlowState::Nagle => ("nagle", "held by Nagle", Tone::Failed),
+        FlowState::Corked => ("corked", "held by a cork", Tone::Failed),
         FlowState::PeerWindow => ("peer-window", "the peer's window is full", Tone::Blocked),
         FlowState::Cwnd => ("cwnd", "the congestion window is full", Tone::Blocked),
         FlowState::Sndbuf => ("sndbuf", "the send buffer is full", Tone::Blocked),
         FlowState::Paced => ("paced", "paced", Tone::Blocked),
         FlowState::Qdisc => ("qdisc", "in the local queue", Tone::Queue),
-        FlowState::Recovery => ("recovery", "recovers lost segments", Tone::Bad),
-        FlowState::Loss => ("loss", "after a retransmission timeout", Tone::Bad),
+        FlowState::Recovery => ("recovery", "recovers lost segments", Tone::Failed),
+        FlowState::Loss => ("loss", "after a retransmission timeout", Tone::Failed),
         FlowState::RxWaiting => ("rx-waiting", "received data is unread", Tone::Queue),
         FlowState::Other => ("other", "connecting or closing", Tone::Quiet),
     }
@@ -178,7 +178,7 @@ impl Tone {
             Tone::Cpu => "cpu",
             Tone::Blocked => "blocked",
             Tone::Queue => "queue",
-            Tone::Bad => "bad",
+            Tone::Failed => "failed",
         }
     }
 }

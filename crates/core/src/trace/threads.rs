@@ -26,16 +26,12 @@ fn of_timeline(timeline: &Timeline, texts: &mut Texts) -> Vec<Draft> {
         let process = names.map_or("", |names| names.process.as_str());
         let thread = names.map_or("", |names| names.thread.as_str());
         let mut spans = Vec::with_capacity(offs.len());
-        let mut weight_ns = 0u64;
         for off in offs {
             push(timeline, pid, off, texts, &mut spans);
-            if state(timeline, off).is_wait() {
-                weight_ns = weight_ns.saturating_add(off.end_ns.saturating_sub(off.begin_ns));
-            }
         }
         let group = format!("{} {pid}", or(process, "process"));
         let name = format!("{} {tid}", or(thread, "thread"));
-        let draft = Draft { of: Of::Thread(*tid), group, name, spans, weight_ns };
+        let draft = Draft { of: Of::Thread(*tid), group, name, spans };
         lanes.push((!timeline.asked_pids.contains(&pid), pid, draft));
     }
     lanes.sort_by_key(|(others, pid, draft)| (*others, *pid, draft.of));
@@ -140,13 +136,9 @@ fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
         let process = capture.subject.pids.iter().position(|known| *known == pid);
         let process = process.and_then(|at| capture.subject.comms.get(at)).map_or("", String::as_str);
         let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| of_stall(stall, texts)).collect();
-        let weight_ns = spans
-            .iter()
-            .filter(|(span, _)| span.state.is_wait())
-            .fold(0u64, |sum, (span, _)| sum.saturating_add(span.ns()));
         let group = format!("{} {pid}", or(process, "process"));
         let name = format!("{} {tid}", or(comm, "thread"));
-        lanes.push((pid, Draft { of: Of::Thread(tid), group, name, spans, weight_ns }));
+        lanes.push((pid, Draft { of: Of::Thread(tid), group, name, spans }));
     }
     lanes.sort_by_key(|(pid, draft)| (*pid, draft.of));
     lanes.into_iter().map(|(_, draft)| draft).collect()

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use parshall_core::report::{
     Bars, Chain, Command, Detail, EvidenceRow, Fix, Listed, Other, Others, Page, Stack, Title,
 };
-use parshall_core::text::printable;
 use parshall_evidence::Report;
+use parshall_host::output::clean;
 
 /// The report as Markdown.
 pub fn markdown(report: &Report, detail: Detail) -> String {
@@ -13,7 +13,7 @@ pub fn markdown(report: &Report, detail: Detail) -> String {
     let mut sheet = Sheet(String::new());
     let headline =
         if page.verdict.headline.is_empty() { String::new() } else { format!(": {}", page.verdict.headline) };
-    sheet.block(&format!("## {}{}", sentence(page.verdict.title.0), escaped(&headline)));
+    sheet.block(&format!("## {}{}", page.verdict.title.in_sentence_case(), escaped(&headline)));
     sheet.block(&joined(&page.head));
     if !page.origin.is_empty() {
         sheet.block(&joined(&page.origin));
@@ -116,12 +116,6 @@ fn listed(sheet: &mut Sheet, listed: &Listed) {
     listed.summary.iter().for_each(|summary| sheet.block(&escaped(summary)));
 }
 
-/// `RULED OUT` is `Ruled out` where headings are told by their size.
-fn sentence(title: &str) -> String {
-    let mut chars = title.chars();
-    chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase())
-}
-
 fn joined(items: &[String]) -> String {
     items.iter().map(|item| escaped(item)).collect::<Vec<_>>().join(" · ")
 }
@@ -129,7 +123,7 @@ fn joined(items: &[String]) -> String {
 /// Text of the host in which nothing has a meaning of its own: no markup, no mention of people, no reference to other issues.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in printable(text, '?').chars() {
+    for c in clean(text).chars() {
         match c {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
@@ -149,7 +143,7 @@ fn escaped(text: &str) -> String {
 
 /// Text between as many backticks as it needs. A pipe would end a cell of a table even there.
 fn code(text: &str) -> String {
-    let text = printable(text, '?').replace('|', "¦");
+    let text = clean(text).replace('|', "¦");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let space = if longest > 0 { " " } else { "" };
@@ -173,7 +167,7 @@ impl Sheet {
     }
 
     fn heading(&mut self, title: Title) {
-        self.block(&format!("### {}", sentence(title.0)));
+        self.block(&format!("### {}", title.in_sentence_case()));
     }
 
     fn list(&mut self, items: impl Iterator<Item = String>) {

@@ -7,11 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use parshall_core::report::simplified;
-use parshall_core::trace::{Kind, Lane, State, Trace};
+use parshall_core::trace::{Lane, State, Trace};
 use parshall_evidence::Capture;
+use parshall_host::output::clean;
 use serde::Serialize;
-
-use super::sections::clean;
 
 /// Times are in units of this many nanoseconds.
 const UNIT_NS: u64 = 100;
@@ -42,6 +41,7 @@ struct Data {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct LaneData {
+    /// The number of its `Kind`.
     kind: u8,
     group: String,
     name: String,
@@ -88,11 +88,6 @@ fn data(trace: &Trace, capture: &Capture) -> Data {
 }
 
 fn lane_data(lane: &Lane, numbers: &HashMap<State, u32>, stacks: &mut Stacks<'_>) -> LaneData {
-    let kind = match lane.kind {
-        Kind::Requests => 0,
-        Kind::Thread => 1,
-        Kind::Socket => 2,
-    };
     let spans = || lane.spans.iter();
     let mut before = 0;
     let begins = spans().map(|span| {
@@ -102,7 +97,7 @@ fn lane_data(lane: &Lane, numbers: &HashMap<State, u32>, stacks: &mut Stacks<'_>
         delta
     });
     LaneData {
-        kind,
+        kind: lane.kind as u8,
         group: clean(&lane.group),
         name: clean(&lane.name),
         begins: begins.collect(),

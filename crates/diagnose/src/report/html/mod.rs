@@ -11,9 +11,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use parshall_core::report::{Detail, Page};
 use parshall_core::trace::Trace;
 use parshall_evidence::{Capture, Report};
+use parshall_host::output::clean;
 use sha2::{Digest, Sha256};
-
-use sections::clean;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");

@@ -226,8 +226,7 @@ class Timeline {
 
   /** The tone of a span. @param {Lane} lane @param {number} span */
   tone(lane, span) {
-    const tone = this.data.states[lane.states[span]][2];
-    return tone === "bad" ? "failed" : tone;
+    return this.data.states[lane.states[span]][2];
   }
 
   /** Which lanes are shown, and where. */

@@ -5,35 +5,24 @@ use maud::{Markup, html};
 use parshall_core::report::{
     Bars, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Title, Verdict,
 };
-use parshall_core::text::printable;
 use parshall_core::trace::{Kind, Lane, State, Trace};
 use parshall_core::units::{count, duration, plural};
 use parshall_evidence::Status;
+use parshall_host::output::clean;
 
 /// Lanes in the table behind the timeline.
 const TABLE_LANES: usize = 200;
 /// States of a lane in that table.
 const TABLE_STATES: usize = 3;
 
-/// Text of the host without what may not be printed. maud escapes what has a meaning in HTML.
-pub fn clean(text: &str) -> String {
-    printable(text, '?')
-}
-
 /// A section with its heading, by which links and readers find it.
-fn section(id: &str, title: &str, body: &Markup) -> Markup {
+fn section(id: &str, title: Title, body: &Markup) -> Markup {
     html! {
         section id=(id) aria-labelledby=(format!("{id}-title")) {
-            h2 id=(format!("{id}-title")) { (sentence(title)) }
+            h2 id=(format!("{id}-title")) { (title.in_sentence_case()) }
             (body)
         }
     }
-}
-
-/// `RULED OUT` is `Ruled out` where headings are told by their size.
-fn sentence(title: &str) -> String {
-    let mut chars = title.chars();
-    chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase())
 }
 
 pub fn head(page: &Page) -> Markup {
@@ -56,7 +45,7 @@ pub fn verdict(verdict: &Verdict) -> Markup {
     html! {
         section #verdict class=(class) aria-labelledby="verdict-title" {
             h1 #verdict-title {
-                span.status { (sentence(verdict.title.0)) }
+                span.status { (verdict.title.in_sentence_case()) }
                 @if !verdict.headline.is_empty() { " " (clean(&verdict.headline)) }
             }
             @if !verdict.tags.is_empty() { p.tags { @for tag in &verdict.tags { span { (clean(tag)) } " " } } }
@@ -79,7 +68,7 @@ pub fn chain(chain: &Chain) -> Markup {
             }
         }
     }
-    section("chain", chain.title.0, &hops(&chain.rows))
+    section("chain", chain.title, &hops(&chain.rows))
 }
 
 fn stack(stack: &Stack) -> Markup {
@@ -100,7 +89,7 @@ fn commands(list: &[Command]) -> Markup {
 }
 
 pub fn fix(fix: &Fix) -> Markup {
-    section("fix", fix.title.0, &html! { p { (clean(&fix.text)) } (commands(&fix.commands)) })
+    section("fix", fix.title, &html! { p { (clean(&fix.text)) } (commands(&fix.commands)) })
 }
 
 pub fn services(services: &Services) -> Markup {
@@ -108,14 +97,14 @@ pub fn services(services: &Services) -> Markup {
         ul { @for row in &services.rows { li { (clean(&row.join(" · "))) } } }
         @if let Some(more) = &services.more { p { (clean(more)) } }
     };
-    section("services", services.title.0, &body)
+    section("services", services.title, &body)
 }
 
 pub fn time(accounts: &[Bars]) -> Markup {
     if accounts.is_empty() {
         return html! {};
     }
-    let title = accounts.iter().find_map(|bars| bars.title).map_or("TIME", |title| title.0);
+    let title = accounts.iter().find_map(|bars| bars.title).unwrap_or(Title("TIME"));
     let body = html! {
         @for bars in accounts {
             table.bars {
@@ -147,7 +136,7 @@ fn bar(share: f64) -> Markup {
 }
 
 pub fn tail(title: Title, line: &str) -> Markup {
-    section("tail", title.0, &html! { p { (clean(line)) } })
+    section("tail", title, &html! { p { (clean(line)) } })
 }
 
 pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
@@ -164,7 +153,7 @@ pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
             }
         }
     };
-    section("evidence", title.0, &body)
+    section("evidence", title, &body)
 }
 
 pub fn others(others: &Others) -> Markup {
@@ -180,7 +169,7 @@ pub fn others(others: &Others) -> Markup {
         }
         @if let Some(more) = &others.more { p { (clean(more)) } }
     };
-    section("others", others.title.0, &body)
+    section("others", others.title, &body)
 }
 
 pub fn listed(listed: &Listed) -> Markup {
@@ -188,7 +177,7 @@ pub fn listed(listed: &Listed) -> Markup {
         @if !listed.items.is_empty() { ul { @for item in &listed.items { li { (clean(item)) } } } }
         @if let Some(summary) = &listed.summary { p { (clean(summary)) } }
     };
-    section(&listed.title.0.to_lowercase().replace(' ', "-"), listed.title.0, &body)
+    section(&listed.title.0.to_lowercase().replace(' ', "-"), listed.title, &body)
 }
 
 pub fn notes(title: Title, notes: &[String], more: Option<&str>) -> Markup {
@@ -196,7 +185,7 @@ pub fn notes(title: Title, notes: &[String], more: Option<&str>) -> Markup {
         ul { @for note in notes { li { (clean(note)) } } }
         @if let Some(more) = more { p { (clean(more)) } }
     };
-    section("notes", title.0, &body)
+    section("notes", title, &body)
 }
 
 /// The place where the script draws, and the table behind it.
@@ -212,7 +201,7 @@ pub fn timeline(trace: &Trace) -> Markup {
             (lanes(trace))
         }
     };
-    section("timeline", "Timeline", &body)
+    section("timeline", Title("TIMELINE"), &body)
 }
 
 fn lanes(trace: &Trace) -> Markup {
