@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    self, ControlGroup, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, until,
+    self, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, finish, has, parshall, service, until,
 };
 use parshall_evidence::{TrialReport, TrialStatus};
 use parshall_host::proc_fs;
@@ -19,7 +19,7 @@ use parshall_sys::{socket_option, thread_setting};
 /// Short windows, because the effects that are tested here show in each window.
 const SHORT: [&str; 5] = ["--yes", "--pairs", "3", "--window", "300ms"];
 
-fn ready(what: &str) -> bool {
+pub fn ready(what: &str) -> bool {
     has(&["python3"], what) && common::btf(what)
 }
 
@@ -28,7 +28,7 @@ fn trial(arguments: &[&str]) -> TrialReport {
     result(&done)
 }
 
-fn result(done: &Done) -> TrialReport {
+pub fn result(done: &Done) -> TrialReport {
     assert_eq!(done.code, Some(0), "{done:?}");
     let report: TrialReport =
         serde_json::from_str(&done.stdout).unwrap_or_else(|e| panic!("one result: {e}: {done:?}"));
@@ -56,7 +56,7 @@ fn sockets<T>(pid: u32, connected: bool, read: impl Fn(BorrowedFd<'_>) -> T) -> 
 }
 
 /// Starts a trial that the test ends before it is done.
-fn start(arguments: &[&str]) -> Running {
+pub fn start(arguments: &[&str]) -> Running {
     let mut command = Command::new(PARSHALL);
     begin(command.arg("try").args(arguments).args(["--yes", "--pairs", "20", "--window", "400ms"]))
 }
@@ -124,33 +124,6 @@ fn an_idle_service_is_not_changed() {
     assert_eq!(report.outcome.status, TrialStatus::InsufficientEvidence, "{report:#?}");
     assert_eq!((report.windows.len(), report.places.changed), (1, 0));
     drop(idle);
-}
-
-#[test]
-fn a_raised_quota_helps_and_is_restored() {
-    let what = "try quota";
-    if !ready(what) {
-        return;
-    }
-    let Some(group) = ControlGroup::with_cpu_quota(0.02) else {
-        return common::skip(what, "no control group with a CPU quota can be created here");
-    };
-    let pair = Pair::start(&["--nodelay"]);
-    group.add(pair.server.pid());
-    let before = group.cpu_quota();
-    // The server is throttled for up to 98 ms of each period of 100 ms, so a window must have several periods.
-    let arguments =
-        ["try", "quota=max", "--port", &pair.port.to_string(), "--yes", "--pairs", "5", "--window", "600ms"];
-    // Of a few windows on a busy host some may tell nothing.
-    let mut reports = (0..6).map(|_| result(&parshall(&[&arguments[..], &["--format", "json"]].concat())));
-    let report = reports.find(|report| report.outcome.status == TrialStatus::Helped).expect("one of six");
-    assert_eq!((report.change.on.as_str(), report.places.changed), ("control group", 1));
-    assert_eq!(group.cpu_quota(), before);
-    let trial = start(&["quota=max", "--port", &pair.port.to_string()]);
-    until("the quota is raised", || group.cpu_quota() != before);
-    trial.signal("-KILL");
-    until("the quota is restored", || group.cpu_quota() == before);
-    drop(pair);
 }
 
 #[test]
