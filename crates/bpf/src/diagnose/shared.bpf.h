@@ -26,6 +26,17 @@ u32 slice_gen = 0;
 u64 slice_begin = 0;
 u64 cut_at = 0;
 
+/*
+ * The time of an event of the slice. A program that began within the slice can end after it, by as long as a hypervisor took its
+ * CPU away. What it accounts for ends with the slice, as all else does.
+ */
+static __always_inline u64 slice_now(void)
+{
+	u64 now = bpf_ktime_get_ns(), cut = cut_at;
+
+	return cut && now > cut ? cut : now;
+}
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, CNT_N);

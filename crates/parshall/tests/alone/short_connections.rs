@@ -15,12 +15,11 @@ fn they_are_no_proof_of_health_where_samples_miss_them() {
         for rung in [Rung::Procfs, Rung::Tracepoint] {
             let attach = ["attach", "--port", &port, "--for", "2s", "--format", "json", "--rung", rung.as_str()];
             let report = parshall(&attach).orderly().report();
-            let (verdict, what) = (&report.verdict, format!("{pause_ms} ms, {rung:?}: {report:#?}"));
-            // That the other end takes its time is true where it does, and may be seen of one connection by chance.
-            let true_of_one = pause_ms == "50"
-                && verdict.cause.as_deref() == Some("peer-think-time")
-                && verdict.confidence == Confidence::Low;
-            assert!(verdict.status == Status::InsufficientEvidence || true_of_one, "{what}");
+            let verdict = &report.verdict;
+            // What a sample happens to see of one connection may be true of it, and says little of the others.
+            let denies = matches!(verdict.status, Status::Healthy | Status::AtCapacity);
+            let unsure = !denies && verdict.confidence == Confidence::Low;
+            assert!(unsure, "{pause_ms} ms, {rung:?}: {verdict:#?} of {:#?}", report.time.flows);
         }
     }
 }

@@ -231,7 +231,7 @@ int on_switch(void *ctx)
 	if (!active)
 		return 0;
 	c = thread_of(FIELD(ctx, u32, off_prev_pid, 24));
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	if (c)
 		leave_cpu(ctx, c, FIELD(ctx, u64, off_prev_state, 32), now);
 	c = thread_of(FIELD(ctx, u32, off_next_pid, 56));
@@ -265,7 +265,7 @@ int on_waking(void *ctx)
 	thread_enter_slice(t);
 	if (t->state == TS_ON || t->state == TS_RUNNABLE || t->wake > t->since)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	t->wake = now;
 	t->n_wstack = 0;
 	if (now - t->since < STALL_MIN_NS)
@@ -316,7 +316,7 @@ int on_sys_enter(void *ctx)
 	count(CNT_EVENTS);
 	nr = FIELD(ctx, u64, off_enter_id, 8);
 	first = FIELD(ctx, u64, off_enter_args, 16);
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	c->call_gen = slice_gen;
 	c->new_kind = FD_NONE;
 	t->sys_nr = nr;
@@ -373,7 +373,7 @@ int on_sys_exit(void *ctx)
 		else if (flags & CALL_SENDS)
 			add_copy_sent(t, c->call_fd + 1ULL, ret);
 	}
-	add_call(t, ret, bpf_ktime_get_ns());
+	add_call(t, ret, slice_now());
 	return 0;
 }
 

@@ -521,7 +521,7 @@ int BPF_PROG(on_segment, struct sock *sk, struct sk_buff *skb)
 	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	flow_enter_slice(st);
 	load_fields(sk, tp, &f);
 	/* struct tcp_skb_cb begins with seq and end_seq. */
@@ -552,7 +552,7 @@ static __always_inline int send_begins(struct sock *sk)
 	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	st->in_send = 1;
 	st->send_begin = now;
 	st->tid = (u32)bpf_get_current_pid_tgid();
@@ -607,7 +607,7 @@ static __always_inline int send_ends(struct sock *sk, int ret)
 	if (!tp)
 		return 0;
 	load_fields(sk, tp, &f);
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	see_frame(st, OP_SEND, ret, &frame);
 	emit_call(st->cookie, id, OP_SEND, since ? since : now, now, ret, &frame);
 	flow_event(st, &f, RL_APP_SEND, now);
@@ -667,7 +667,7 @@ int BPF_PROG(on_inet_sendpage, struct socket *socket, void *page, int offset, un
 /* A call has taken `bytes` from the socket, of which `f` are the fields now. */
 static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = slice_now();
 	struct frame frame = {};
 
 	if (f->unread)
@@ -787,6 +787,6 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	flow_enter_slice(st);
 	load_fields(sk, tp, &f);
 	flow_event(st, &f, f.ca_state == CA_LOSS || f.pending == PENDING_LOSS_PROBE ? RL_RTO_TIMER : RL_RETRANSMIT,
-		   bpf_ktime_get_ns());
+		   slice_now());
 	return 0;
 }

@@ -78,7 +78,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long id)
 	if (!t)
 		return 0;
 	count(CNT_EVENTS);
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	t->sys_nr = id;
 	t->sys_t0 = now;
 	t->sys_on0 = on_cpu_so_far(t, now);
@@ -103,7 +103,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	/* The user stack of a stall can only be read when the thread is the current task. */
 	if (t->want_ustack && emit_user_stack(ctx, t, user_sp(regs)) < FRAMES_WHOLE)
 		emit_user_memory(regs, t);
-	add_call(t, ret, bpf_ktime_get_ns());
+	add_call(t, ret, slice_now());
 	if (ret >= 0 && call_is(syscall_nr(regs), CALL_ACCEPTS))
 		emit_accept(ret);
 	return 0;

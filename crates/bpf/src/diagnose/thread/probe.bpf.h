@@ -105,7 +105,7 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!active)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	t = thread_of(prev);
 	if (t) {
 		count(CNT_EVENTS);
@@ -147,7 +147,7 @@ int BPF_PROG(on_waking, struct task_struct *task)
 	thread_enter_slice(t);
 	if (t->state == TS_ON || t->state == TS_RUNNABLE || t->wake > t->since)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	t->wake = now;
 	t->n_wstack = 0;
 	waker = current_task();

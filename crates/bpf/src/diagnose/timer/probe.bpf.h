@@ -34,7 +34,7 @@ int BPF_PROG(on_timer, struct timer_list *timer)
 		return 0;
 	tp = timer_sock(timer, fn == delack_fn);
 	key = (u64)tp;
-	now = bpf_ktime_get_ns();
+	now = slice_now();
 	/* TCP does not always stop a timer; it clears the pending flag instead. Without the flag the timer does nothing. */
 	if (fn == delack_fn) {
 		if (!(BPF_CORE_READ(tp, inet_conn.icsk_ack.pending) & ACK_TIMER))

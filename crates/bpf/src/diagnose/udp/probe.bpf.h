@@ -53,7 +53,7 @@ static __always_inline int data_ready(struct sock *sk)
 		return 0;
 	count(CNT_EVENTS);
 	udp_enter_slice(sk, u, 1);
-	u->arrived[u->arrivals++ % UDP_ARRIVALS] = bpf_ktime_get_ns();
+	u->arrived[u->arrivals++ % UDP_ARRIVALS] = slice_now();
 	return 0;
 }
 
@@ -86,7 +86,7 @@ static __always_inline u64 take_arrival(struct udp_socket *u)
 
 static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 {
-	u64 now = bpf_ktime_get_ns(), since = 0;
+	u64 now = slice_now(), since = 0;
 	struct udp_call_rec *r;
 	struct udp_socket *u = stored_udp(sk);
 	struct frame frame = {};
