@@ -10,6 +10,7 @@ use crate::service::Service;
 use crate::subject::{Rung, Subject};
 use crate::thread::{ThreadRecord, ThreadStall};
 use crate::timeline::Timeline;
+use crate::usage::CpuTime;
 use crate::waiting::Waiting;
 
 /// The format of a saved capture.
@@ -149,6 +150,9 @@ pub struct Host {
     /// Of it, what the hypervisor gave to others while we had work.
     #[serde(default)]
     pub stolen_ns: u64,
+    /// Each online CPU; empty when unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<CpuTime>,
 }
 
 /// When per-event probes ran. Counts and cells cover only this time.

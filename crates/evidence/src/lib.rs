@@ -22,6 +22,7 @@ pub mod subject;
 pub mod thread;
 pub mod timeline;
 pub mod trial;
+pub mod usage;
 pub mod verdict;
 pub mod waiting;
 
@@ -37,5 +38,6 @@ pub use subject::*;
 pub use thread::*;
 pub use timeline::Timeline;
 pub use trial::*;
+pub use usage::*;
 pub use verdict::*;
 pub use waiting::*;

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin::{Origin, StartedCommand};
 use crate::subject::{Rung, Subject};
+use crate::usage::{CallReport, CpuReport};
 
 /// The format of a report.
 pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
@@ -46,6 +47,12 @@ pub struct Report {
     pub not_tested: Vec<NotTested>,
     /// Where the time went.
     pub time: TimeAccount,
+    /// The system calls of the subject, those first that took most CPU time; empty on rungs that do not see them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallReport>,
+    /// The host's CPUs; empty when unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<CpuReport>,
     /// Cost and losses of the observation.
     pub probe: ProbeReport,
 }

@@ -4,7 +4,7 @@
 //! that time was lost and who is to blame for each piece, `evidence_type` which cause may claim what; [`cause`] tests each cause
 //! against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names those that own enough of the lost
 //! time, `confidence` how sure that is and `gain` what its removal would give, `tail` judges the slowest requests apart from the
-//! others, and `health` says whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report,
+//! others, and `health` says whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, `usage` the calls and the CPUs,
 //! [`service`] the services, and [`chain`] the way from a service to what its requests wait for.
 pub mod account;
 mod capacity;
@@ -26,6 +26,7 @@ mod stream;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod usage;
 pub mod waiting;
 mod words;
 
@@ -62,6 +63,8 @@ pub fn judge(capture: &Capture) -> Report {
         ruled_out: ranking.ruled_out,
         not_tested: ranking.not_tested,
         time: account::time(&facts),
+        calls: usage::calls(capture),
+        cpus: usage::cpus(capture),
         probe: probe(capture),
     };
     let mut contradictions = check::contradictions(&report);

@@ -2,7 +2,7 @@
 use parshall_evidence::{Report, Status};
 
 use super::page::{Detail, Listed, Page, Services, Title, first_of, more, top_finding};
-use super::{finding, head, tail, time};
+use super::{finding, head, table, tail, time};
 use crate::units;
 
 impl Page {
@@ -21,6 +21,7 @@ impl Page {
             time: time::bars(report, detail),
             tail: tail::line(report, detail),
             evidence: top.and_then(|top| finding::evidence(top, detail)),
+            tables: table::tables(report, detail),
             others: finding::others(report, detail),
             listed: listed(report, detail),
             notes: (!notes.is_empty()).then_some((Title("NOTES"), notes)),

@@ -4,13 +4,14 @@ mod head;
 mod make;
 mod page;
 mod stack;
+mod table;
 mod tail;
 mod time;
 mod why;
 
 pub use page::{
-    Bars, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Listed, Other, Others, Page, Services, Stack, TimeRow,
-    Title, Verdict,
+    Bars, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Listed, Other, Others, Page, Services, Stack, Table,
+    TimeRow, Title, Verdict,
 };
 pub use stack::{frames, simplified};
 pub use why::why;

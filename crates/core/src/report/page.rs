@@ -50,6 +50,8 @@ pub struct Page {
     pub tail: Option<(Title, String)>,
     /// The numbers that the cause rests on.
     pub evidence: Option<(Title, Vec<EvidenceRow>)>,
+    /// What was counted, for who wants to see for himself.
+    pub tables: Vec<Table>,
     /// Further causes that hold.
     pub others: Option<Others>,
     /// Causes that do not hold, and causes that could not be tested.
@@ -166,6 +168,19 @@ pub struct EvidenceRow {
     pub words: Vec<String>,
     /// A stack that shows it.
     pub stack: Option<Stack>,
+}
+
+/// Figures in columns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// The heading.
+    pub title: Title,
+    /// Their object.
+    pub of: String,
+    /// Names of the columns; the first one has names, the others figures.
+    pub head: Vec<&'static str>,
+    /// Rows of as many cells, some of which may be empty.
+    pub rows: Vec<Vec<String>>,
 }
 
 /// Further causes that hold.

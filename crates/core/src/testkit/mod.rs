@@ -34,7 +34,7 @@ pub fn empty_capture() -> Capture {
         command: None,
         own_relays: Vec::new(),
         followed: Vec::new(),
-        host: Host { kernel: "6.18.0".to_string(), cpus: 2, busy_ns: None, stolen_ns: 0 },
+        host: Host { kernel: "6.18.0".to_string(), cpus: 2, ..Host::default() },
         window_ns: WINDOW_NS,
         rung: Rung::Btf,
         blind: Vec::new(),

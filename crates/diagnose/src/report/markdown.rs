@@ -2,7 +2,7 @@
 use std::fmt::Write;
 
 use parshall_core::report::{
-    Bars, Chain, Command, Detail, EvidenceRow, Fix, Listed, Other, Others, Page, Stack, Title,
+    Bars, Chain, Command, Detail, EvidenceRow, Fix, Listed, Other, Others, Page, Stack, Table, Title,
 };
 use parshall_evidence::Report;
 use parshall_host::output::clean;
@@ -36,6 +36,7 @@ pub fn markdown(report: &Report, detail: Detail) -> String {
     if let Some((title, rows)) = &page.evidence {
         evidence(&mut sheet, *title, rows);
     }
+    page.tables.iter().for_each(|section| table(&mut sheet, section));
     page.others.iter().for_each(|section| others(&mut sheet, section));
     page.listed.iter().for_each(|section| listed(&mut sheet, section));
     if let Some((title, notes)) = &page.notes {
@@ -91,6 +92,16 @@ fn evidence(sheet: &mut Sheet, title: Title, rows: &[EvidenceRow]) {
         [escaped(&row.figure), format!("{}{stack}", joined(&row.words))]
     });
     sheet.table(["figure", "of what"], "|---:|---|", rows);
+}
+
+fn table(sheet: &mut Sheet, table: &Table) {
+    sheet.heading(table.title);
+    sheet.block(&escaped(&table.of));
+    let row = |cells: &mut dyn Iterator<Item = String>| format!("| {} |", cells.collect::<Vec<_>>().join(" | "));
+    sheet.line(&row(&mut table.head.iter().map(|name| escaped(name))));
+    sheet.line(&format!("|---|{}", "---:|".repeat(table.head.len().saturating_sub(1))));
+    table.rows.iter().for_each(|cells| sheet.line(&row(&mut cells.iter().map(|cell| escaped(cell)))));
+    sheet.end();
 }
 
 fn others(sheet: &mut Sheet, others: &Others) {

@@ -2,7 +2,7 @@
 //!
 //! Colour only repeats what the words say.
 use parshall_core::report::{
-    Bars, Chain, Command, Detail, EvidenceRow, Fix, Listed, Other, Page, Stack, Title, Verdict,
+    Bars, Chain, Command, Detail, EvidenceRow, Fix, Listed, Other, Page, Stack, Table, Title, Verdict,
 };
 use parshall_evidence::{Report, Status};
 use parshall_host::output::{TextStyle, clean, columns, items, words};
@@ -37,6 +37,7 @@ pub fn text(report: &Report, style: TextStyle, detail: Detail) -> String {
     if let Some((title, rows)) = &page.evidence {
         evidence(&mut sheet, *title, rows);
     }
+    page.tables.iter().for_each(|section| table(&mut sheet, section));
     if let Some(section) = &page.others {
         sheet.blank();
         for (i, row) in section.rows.iter().enumerate() {
@@ -146,6 +147,34 @@ fn evidence(sheet: &mut Sheet, title: Title, rows: &[EvidenceRow]) {
         if let Some(stack) = &row.stack {
             sheet.hanging(&" ".repeat(columns(&lead)), &stack_line(stack));
         }
+    }
+}
+
+/// Columns from the right are left out until a line fits.
+fn table(sheet: &mut Sheet, table: &Table) {
+    let head: Vec<String> = table.head.iter().map(|name| sheet.say(name)).collect();
+    let rows: Vec<Vec<String>> =
+        table.rows.iter().map(|row| row.iter().map(|cell| sheet.say(cell)).collect()).collect();
+    let width = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).chain(head.get(at));
+        cells.map(|cell| columns(cell)).max().unwrap_or(0)
+    };
+    let mut left = sheet.body_width();
+    let widths: Vec<usize> = (0..head.len())
+        .map(width)
+        .take_while(|width| {
+            let fits = *width <= left;
+            left = left.saturating_sub(width + 2);
+            fits
+        })
+        .collect();
+    sheet.section(table.title, &table.of);
+    for (row, paint) in std::iter::once((&head, Paint::Head)).chain(rows.iter().map(|row| (row, Paint::Plain))) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
+            let space = " ".repeat(width.saturating_sub(columns(cell)));
+            if at == 0 { format!("{cell}{space}") } else { format!("  {space}{cell}") }
+        });
+        sheet.line(&" ".repeat(GUTTER), cells.collect::<String>().trim_end(), paint);
     }
 }
 

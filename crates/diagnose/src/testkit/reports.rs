@@ -28,6 +28,20 @@ fn figure(figure: f64, unit: &str, what: &str) -> Figure {
     Figure { figure, unit: unit.into(), what: what.into(), ..Figure::default() }
 }
 
+fn call(syscall: &str, fd: FdKind, per_s: f64, on_cpu_us: f64, cpu_share: f64) -> CallReport {
+    CallReport {
+        syscall: syscall.into(),
+        fd,
+        per_s,
+        on_cpu_us,
+        off_cpu_us: 0.0,
+        cpu_share,
+        bytes: None,
+        again_share: 0.0,
+        error_share: 0.0,
+    }
+}
+
 /// `0 of 4,812 segments retransmitted`.
 fn none_of(all: f64, unit: &str, what: &str) -> Figure {
     Figure { of: Some(all), ..figure(0.0, unit, what) }
@@ -71,6 +85,8 @@ pub fn empty() -> Report {
         ruled_out: Vec::new(),
         not_tested: Vec::new(),
         time: TimeAccount::default(),
+        calls: Vec::new(),
+        cpus: Vec::new(),
         probe: ProbeReport { observed_share: 1.0, ..ProbeReport::default() },
     }
 }
@@ -269,6 +285,24 @@ pub fn thread_cause() -> Report {
             ),
             threads: account(1, 10_000.0, &threads),
         },
+        calls: vec![
+            CallReport { bytes: Some(1_024.0), again_share: 0.25, ..call("read", FdKind::Tcp, 118_432.0, 4.1, 0.52) },
+            CallReport { bytes: Some(1_024.0), error_share: 0.0001, ..call("write", FdKind::Tcp, 88_824.0, 3.2, 0.31) },
+            CallReport { off_cpu_us: 1_250.0, ..call("epoll_wait", FdKind::Anon, 790.5, 1.4, 0.002) },
+        ],
+        cpus: vec![
+            CpuReport {
+                cpu: 0,
+                user: 0.12,
+                system: 0.41,
+                softirq: 0.27,
+                idle: 0.2,
+                packets_per_s: 91_204.0,
+                squeezed: 12,
+                ..CpuReport::default()
+            },
+            CpuReport { cpu: 1, user: 0.02, system: 0.01, idle: 0.96, stolen: 0.01, ..CpuReport::default() },
+        ],
         probe: ProbeReport {
             cpu_ms: 480.0,
             observed_share: 0.048,

@@ -50,6 +50,7 @@ fn document(page: &Page, trace: &Trace, data: &str) -> Markup {
                     @if let Some((title, line)) = &page.tail { (sections::tail(*title, line)) }
                     (sections::timeline(trace))
                     @if let Some((title, rows)) = &page.evidence { (sections::evidence(*title, rows)) }
+                    @for table in &page.tables { (sections::table(table)) }
                     @if let Some(others) = &page.others { (sections::others(others)) }
                     @for listed in &page.listed { (sections::listed(listed)) }
                     @if let Some((title, notes)) = &page.notes { (sections::notes(*title, notes, page.more_notes.as_deref())) }

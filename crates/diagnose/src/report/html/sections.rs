@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use parshall_core::report::{
-    Bars, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Title, Verdict,
+    Bars, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Table, Title, Verdict,
 };
 use parshall_core::trace::{Kind, Lane, State, Trace};
 use parshall_core::units::{count, duration, plural};
@@ -154,6 +154,29 @@ pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
         }
     };
     section("evidence", title, &body)
+}
+
+pub fn table(table: &Table) -> Markup {
+    let body = html! {
+        div.wide tabindex="0" role="region" aria-label=(table.title.in_sentence_case()) {
+            table.figures {
+                caption { (clean(&table.of)) }
+                thead {
+                    tr { @for (at, name) in table.head.iter().enumerate() { th.figure[at > 0] scope="col" { (name) } } }
+                }
+                tbody {
+                    @for row in &table.rows {
+                        tr {
+                            @for (at, cell) in row.iter().enumerate() {
+                                @if at == 0 { th scope="row" { (clean(cell)) } } @else { td.figure { (clean(cell)) } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    section(&table.title.0.to_lowercase(), table.title, &body)
 }
 
 pub fn others(others: &Others) -> Markup {
