@@ -7,7 +7,7 @@ use super::base::{Candidate, Cause, Outcome, Refused, denied, stalls};
 use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
-use crate::judge::facts::{Blame, Facts, Spent, network};
+use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
@@ -18,7 +18,7 @@ pub const CAUSE: Cause = Cause {
     id: "accept-queue-overflow",
     title: "A listen queue overflows",
     test,
-    symptom: dropped,
+    symptom: turned_away,
     testable: record::counters,
 };
 
@@ -30,6 +30,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(worst) = overflowed.iter().max_by_key(|l| l.drops) else {
         if let Some(waits) = Waits::on(facts, Spent::NotAccepted) {
             return not_accepted(facts, waits).holds();
+        }
+        if let Some(unserved) = unserved(facts) {
+            return unserved.candidate().holds();
         }
         let drops = counters.listeners.iter().fold(0u64, |n, listener| n.saturating_add(listener.drops));
         let denial = Denial::of(count(drops, "connection requests", "dropped by listeners")).beside(count(
@@ -67,6 +70,78 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.refused =
         Some(Refused { of_what: ShareOf::Connections, count: drops, of: drops.saturating_add(accepted), wait_ns });
     candidate.holds()
+}
+
+/// Connections that were dropped, and those that nobody accepted.
+fn turned_away(facts: &Facts<'_>) -> f64 {
+    dropped(facts) + unserved(facts).map_or(0.0, |unserved| unserved.grown as f64)
+}
+
+/// Fewer connections on top of a queue are one that its process is about to accept.
+const GROWN_MIN: u64 = 4;
+
+/// Listeners of one port that have a queue each, one of which nobody accepts from.
+struct Unserved<'a> {
+    listener: &'a ListenerCounters,
+    /// By how many connections its queue has grown within the window.
+    grown: u64,
+    /// Connections that the others took.
+    accepted: u64,
+    /// How many the others are.
+    others: u64,
+    window_ns: f64,
+}
+
+/// The kernel spreads connections over the listeners of a port (SO_REUSEPORT) evenly. One whose queue had something in it and has
+/// grown by more than half of its part is not accepted from, or hardly; connections stay there even when their clients have given up. The
+/// kernel counts the queue, so that it is known on every rung, and however little of the time its probes see.
+fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
+    let listeners = &facts.capture.counters.as_ref()?.listeners;
+    let of_group = |a: &ListenerCounters, b: &ListenerCounters| a.netns == b.netns && a.local == b.local;
+    let grown = |l: &ListenerCounters| l.queued.1.saturating_sub(l.queued.0);
+    let stuck = |l: &&ListenerCounters| l.queued.0 > 0 && grown(l) >= GROWN_MIN;
+    let found = |listener: &'a ListenerCounters| {
+        let group: Vec<&ListenerCounters> = listeners.iter().filter(|l| of_group(l, listener)).collect();
+        let accepted = accepted(facts, &group);
+        let all = group.iter().map(|l| grown(l)).fold(accepted, u64::saturating_add);
+        let fair = all / (group.len() as u64).max(1);
+        let served = group.iter().filter(|l| !stuck(l)).count() as u64;
+        (served > 0 && accepted > 0 && grown(listener) * 2 > fair).then(|| Unserved {
+            listener,
+            grown: grown(listener),
+            accepted,
+            others: group.len() as u64 - 1,
+            window_ns: facts.capture.window_ns as f64,
+        })
+    };
+    listeners.iter().filter(stuck).filter_map(found).max_by_key(|unserved| unserved.grown)
+}
+
+impl Unserved<'_> {
+    fn candidate(&self) -> Candidate {
+        let Self { listener, grown, accepted, others, window_ns } = self;
+        let summary = format!(
+            "Nobody accepts the connections of one of the listeners on {}: {} more wait in its queue than when the window began, while {}              on the same port (SO_REUSEPORT) took {}.",
+            listener.local,
+            units::count(*grown),
+            units::plural(*others, "other", "others"),
+            units::count(*accepted)
+        );
+        let evidence = vec![
+            words::counted("connections that came into its queue and stayed there", *grown),
+            words::counted("waiting there when the window ended", listener.queued.1),
+            words::counted("connections that were accepted", *accepted),
+        ];
+        let fix = "Accept from every listener of the port, or close those that nobody serves: a process that inherited one by fork() or exec() and                    never uses it keeps its part of the connections. `ss -tlnp` shows a line for each, with its queue and its processes."
+            .to_string();
+        let place = Place { pid: (listener.pid != 0).then_some(listener.pid), ..Place::default() };
+        let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+        // Those who came in the middle of the window have waited for half of it.
+        let wait_ns = *grown as f64 * window_ns / 2.0;
+        let of = accepted.saturating_add(*grown);
+        candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: *grown, of, wait_ns });
+        candidate
+    }
 }
 
 /// Connection requests that listeners dropped, for whatever reason.
@@ -140,7 +215,7 @@ fn fix(facts: &Facts<'_>, listener: &ListenerCounters) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Confidence, FlowState, Release, Role};
+    use parshall_evidence::{Confidence, FlowState, ListenerCounters, Release, Role};
 
     use crate::testkit::{FlowBuilder, MS, capture, listener, rose, verdict_of};
 
@@ -172,6 +247,32 @@ mod tests {
         counters.listeners = vec![listener(7000, 40)];
         full.counters = Some(counters);
         assert_eq!(verdict_of(&full), "accept-queue-overflow");
+    }
+
+    /// Three listeners of a port, the first of which had `queued` waiting at the begin and the end, and the connections of a window.
+    fn group(queued: (u64, u64), accepted: u64) -> parshall_evidence::Capture {
+        let mut found = capture(vec![FlowBuilder::new(1, Role::Server).talks(10, 100)], vec![]);
+        let mut counters = rose(&[("Tcp.PassiveOpens", accepted)]);
+        counters.listeners =
+            vec![ListenerCounters { queued, ..listener(7000, 0) }, listener(7000, 0), listener(7000, 0)];
+        found.counters = Some(counters);
+        found
+    }
+
+    #[test]
+    fn a_listener_of_a_group_from_which_nobody_accepts_is_seen_by_its_queue() {
+        let report = crate::judge::judge(&group((10, 34), 50));
+        assert_eq!(report.verdict.cause.as_deref(), Some("accept-queue-overflow"), "{:?}", report.verdict);
+        assert!(report.verdict.summary.contains("SO_REUSEPORT"), "{}", report.verdict.summary);
+        // One whose process is busy for a moment, and one that takes most of what comes.
+        assert_eq!(verdict_of(&group((0, 5), 50)), "healthy");
+        assert_eq!(verdict_of(&group((3, 9), 900)), "healthy");
+        // What waits and grows no more owes nobody: its clients are gone.
+        assert_eq!(verdict_of(&group((34, 34), 50)), "healthy");
+        // A single listener is busy, or its process is: others say why.
+        let mut alone = group((10, 34), 50);
+        alone.counters.as_mut().unwrap().listeners.truncate(1);
+        assert_eq!(verdict_of(&alone), "healthy");
     }
 
     #[test]
