@@ -7,6 +7,7 @@ use parshall_evidence::Report;
 use serde::Serialize;
 
 use super::interrupt::Interrupt;
+use super::kept::Kept;
 use super::load::Outcome;
 use super::observe::{MARGIN, WARM_UP, observe_subject};
 use super::recipe::{Change, Recipe, Stage, Wire, WireKind, verdict_name};
@@ -14,9 +15,8 @@ use super::request::RunRequest;
 use super::terminal::{self, Progress};
 use super::testbed::Testbed;
 use super::units::Format;
-use parshall_diagnose::{self as diagnose, report};
+use parshall_diagnose::report;
 use parshall_host::output::{self, TextStyle};
-use parshall_host::private_file::PrivateFile;
 
 /// The format of a case's result.
 pub const CASE_SCHEMA: &str = "parshall.lab-case/1";
@@ -39,12 +39,7 @@ struct CaseResult<'a> {
 }
 
 /// Runs a case. Returns whether the verdict was right and the change helped.
-pub fn run(
-    recipe: &Recipe,
-    request: &RunRequest,
-    save: Option<PrivateFile>,
-    interrupt: &Interrupt,
-) -> anyhow::Result<bool> {
+pub fn run(recipe: &Recipe, request: &RunRequest, kept: Kept, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let (change, measured) = match (&recipe.change, &recipe.measure) {
         (Some(change), Some(measured)) => (change, measured.as_str()),
         _ => anyhow::bail!("{} has no change or nothing to measure", recipe.id),
@@ -74,7 +69,7 @@ pub fn run(
     interrupt.check()?;
     testbed.end(measured);
     let report = parshall_core::judge::judge(&capture);
-    save.map_or(Ok(()), |file| diagnose::case::write(capture, file))?;
+    kept.write(&report, capture)?;
     steps.heading("2  Diagnose: what the kernel saw")?;
     steps.line(&format!("{}\n", report::text(&report, steps.style, request.detail).trim_end()))?;
 

@@ -9,6 +9,7 @@ mod cgroup;
 pub mod cli;
 mod experiment;
 mod interrupt;
+mod kept;
 mod list;
 mod load;
 mod observe;

@@ -42,6 +42,8 @@ pub struct RunRequest {
     pub detail: Detail,
     /// Where captures, or results of comparisons, are saved; several get names and numbers in their file names.
     pub save: Option<PathBuf>,
+    /// Where pages are written; several get names and numbers in their file names.
+    pub html: Option<PathBuf>,
     /// The best rung of evidence to use; None for the best that the host offers.
     pub rung: Option<Rung>,
     /// Blocks or passes at most in cases that compare, instead of those of the case.
@@ -96,6 +98,8 @@ pub struct ExperimentRequest {
     pub format: ReportFormat,
     /// A directory for pictures.
     pub pictures: Option<PathBuf>,
+    /// Where a page is written; None for none.
+    pub html: Option<PathBuf>,
 }
 
 /// A validated `parshall lab compare`.

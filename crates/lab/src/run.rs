@@ -1,22 +1,22 @@
 //! `lab run` of faults and controls: set up, observe, judge, and check the verdict.
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use parshall_core::units;
-use parshall_diagnose::{self as diagnose, report};
+use parshall_diagnose::report;
 use parshall_evidence::Report;
 use parshall_host::output;
 use serde::Serialize;
 
 use crate::catalog::{Content, Entry, Kind};
 use crate::interrupt::Interrupt;
+use crate::kept::Paths;
 use crate::load::Outcome;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
 use crate::process::program_path;
 use crate::recipe::{Recipe, verdict_name};
-use crate::request::{RunRequest, one_of_several};
+use crate::request::RunRequest;
 use crate::testbed::Testbed;
 use crate::units::Format;
 use crate::{case, catalog, study, terminal, testbed};
@@ -57,25 +57,22 @@ pub fn run(request: &RunRequest, interrupt: &Interrupt) -> anyhow::Result<bool> 
     for entry in &entries {
         for n in 1..=request.runs {
             interrupt.check()?;
-            let save = request
-                .save
-                .as_deref()
-                .map(|path| if many { one_of_several(path, &format!("{}-{n}", entry.name)) } else { path.into() });
-            all_right &= run_one(entry, request, save.as_deref(), interrupt)
-                .with_context(|| format!("lab run {}", entry.name))?;
+            let paths = Paths::of(request, many.then(|| format!("{}-{n}", entry.name)).as_deref());
+            all_right &=
+                run_one(entry, request, &paths, interrupt).with_context(|| format!("lab run {}", entry.name))?;
         }
     }
     Ok(all_right)
 }
 
-fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+fn run_one(entry: &Entry, request: &RunRequest, paths: &Paths, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let recipe = match entry.read(request.window, request.check.then_some(CHECK_TIME))? {
         Content::Recipe(recipe) => recipe,
         Content::Study(study) => {
             return match missing(&study.needs) {
                 Some(program) => skip(entry, "the expected answers", request, program),
                 None if request.check => study::check(&study, interrupt),
-                None => study::run(&study, request, save, interrupt),
+                None => study::run(&study, request, paths, interrupt),
             };
         }
     };
@@ -85,10 +82,9 @@ fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: 
     if request.check {
         return check(&recipe, interrupt);
     }
-    // A path that cannot be written is reported before the testbed is made.
-    let save = save.map(diagnose::case::create).transpose()?;
+    let kept = paths.open()?;
     if entry.kind == Kind::Case {
-        return case::run(&recipe, request, save, interrupt);
+        return case::run(&recipe, request, kept, interrupt);
     }
     let progress = terminal::Progress::start(&format!("{}: {}", recipe.id, recipe.title));
     let stage = recipe.stage();
@@ -105,7 +101,7 @@ fn run_one(entry: &Entry, request: &RunRequest, save: Option<&Path>, interrupt: 
     drop(testbed);
     drop(progress);
     let report = parshall_core::judge::judge(&capture);
-    save.map_or(Ok(()), |file| diagnose::case::write(capture, file))?;
+    kept.write(&report, capture)?;
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, request, &report, matched, loads)?;
     Ok(matched)

@@ -36,7 +36,7 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
   parshall lab run nagle-stall
   parshall lab run packet-loss slow-reader --for 3s
   parshall lab run faults --runs 5 --format json
-  parshall lab run nagle-stall --save nagle.json
+  parshall lab run nagle-stall --save nagle.json --html nagle.html
   parshall lab run uring-tunnel --blocks 8
 
 Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wrong usage, 130 interrupted.")]
@@ -45,6 +45,7 @@ Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wro
     #[command(after_help = "Examples:
   parshall lab ab buffer.toml --check
   parshall lab ab buffer.toml
+  parshall lab ab buffer.toml --html buffer.html
   parshall lab ab buffer.toml --format markdown --pictures plots
   parshall lab ab buffer.toml --duet
   parshall lab ab buffer.toml --resume
@@ -117,6 +118,9 @@ pub struct RunArgs {
     /// Save what was collected, as JSON; cases that compare save the results of each comparison in FILE-N
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Also write the report as a page for a browser, with a timeline, as `parshall attach --html` does
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// The best rung of evidence to use (default: the best the host offers)
     #[arg(long, value_parser = rung())]
     pub rung: Option<Rung>,
@@ -124,7 +128,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=256))]
     pub blocks: Option<u32>,
     /// Start everything once for a moment, and measure and observe nothing
-    #[arg(long, conflicts_with_all = ["save", "blocks", "runs"])]
+    #[arg(long, conflicts_with_all = ["save", "html", "blocks", "runs"])]
     pub check: bool,
 }
 
@@ -177,7 +181,7 @@ pub struct ExperimentArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Check the file and say what would be done
-    #[arg(long, conflicts_with_all = ["resume", "pictures"])]
+    #[arg(long, conflicts_with_all = ["resume", "pictures", "html"])]
     pub check: bool,
     /// Append results here (default: FILE with .results.jsonl)
     #[arg(long, value_name = "FILE")]
@@ -191,6 +195,9 @@ pub struct ExperimentArgs {
     /// Write SVG pictures into this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub pictures: Option<PathBuf>,
+    /// Also write the report as a page for a browser, with the pictures
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// `parshall lab ab`

@@ -19,6 +19,7 @@ impl LabArgs {
                 runs: args.runs,
                 format: args.format,
                 save: args.save,
+                html: args.html,
                 rung: args.rung,
                 blocks: args.blocks,
                 detail: if args.full { Detail::Full } else { Detail::Short },
@@ -45,8 +46,8 @@ impl LabArgs {
 
 impl ExperimentArgs {
     fn request(self, most: Option<u32>) -> ExperimentRequest {
-        let Self { file, check, results, resume, format, pictures } = self;
-        ExperimentRequest { file, check, most, results, resume, duet: false, format, pictures }
+        let Self { file, check, results, resume, format, pictures, html } = self;
+        ExperimentRequest { file, check, most, results, resume, duet: false, format, pictures, html }
     }
 }
 

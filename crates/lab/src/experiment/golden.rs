@@ -9,7 +9,7 @@ use super::file::{Experiment, Kind};
 use super::manifest::{Host, Manifest};
 use super::report::Report;
 use super::results::{RESULTS_SCHEMA, Run, RunRecord, TrialRecord};
-use super::{analyse, markdown, svg, text};
+use super::{analyse, html, markdown, svg, text};
 
 const METRICS: &str = "[[metric]]\nname = \"rate\"\nunit = \"1/s\"\nbetter = \"higher\"\njson = \"/rate\"
 [[metric]]\nname = \"lag\"\nunit = \"s\"\nbetter = \"lower\"\njson = \"/lag\"\n";
@@ -109,6 +109,10 @@ fn check_all(name: &str, report: &Report) {
     let json = serde_json::to_string_pretty(report).expect("JSON") + "\n";
     check(&format!("{name}.json"), &json);
     assert_eq!(serde_json::from_str::<Report>(&json).expect("it reads back"), *report);
+    let page = html::page(report);
+    check(&format!("{name}.html"), &page);
+    // What the file and the host say is text, and the page fetches nothing.
+    assert!(!page.contains("<up>") && page.contains("&lt;up&gt;") && !page.contains("src=") && !page.contains("href="));
     for (file, picture) in svg::pictures(report) {
         check(&format!("{name}-{file}"), &picture);
     }

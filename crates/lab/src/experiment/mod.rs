@@ -1,7 +1,7 @@
 //! `lab ab` and `lab sweep`: experiments on any commands that differ in one variable, and `lab compare` of two of their runs.
 //!
 //! `file` and `metric` read what is to be done, `trial` does it once, `run` again and again into `results`; `analyse` makes a
-//! `report` of these, and `text`, `markdown` and `svg` show it. The decisions are [`parshall_core::experiment`]'s.
+//! `report` of these, and `text`, `markdown`, `html` and `svg` show it. The decisions are [`parshall_core::experiment`]'s.
 mod analyse;
 mod compare;
 mod conditions;
@@ -9,6 +9,7 @@ mod duet;
 mod file;
 #[cfg(test)]
 mod golden;
+mod html;
 mod manifest;
 mod markdown;
 mod metric;
@@ -29,10 +30,12 @@ use anyhow::Context;
 use parshall_core::units;
 use parshall_host::error::UserError;
 use parshall_host::output::{self, style_for};
+use parshall_host::private_file::PrivateFile;
 
 pub use analyse::is_undecided;
 pub use compare::compare;
 pub use file::{Experiment, Kind};
+pub use html::page;
 pub use metric::Better;
 pub use report::Report;
 pub use text::{ab_table, curve_table};
@@ -64,6 +67,8 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
     if request.check {
         return output::print(&plan(&experiment, request)).map(|()| ExitCode::SUCCESS);
     }
+    // A path that cannot be written is an error before hours of trials.
+    let page = request.html.as_deref().map(|path| PrivateFile::create(path, "--html")).transpose()?;
     testbed::sweep();
     let mut session = Session::begin(&experiment, request, interrupt)?;
     let finished = session.finish();
@@ -79,6 +84,9 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
     }
     let report = analyse::report(&experiment, &run);
     print(&report, request.format)?;
+    if let Some(file) = page {
+        file.write(html::page(&report).as_bytes())?;
+    }
     if let Some(directory) = &request.pictures {
         draw(&report, directory)?;
     }
@@ -106,6 +114,7 @@ pub fn measure(
         duet: false,
         format: ReportFormat::Text,
         pictures: None,
+        html: None,
     };
     let mut session = Session::begin(experiment, &request, interrupt)?;
     session.finish()?;

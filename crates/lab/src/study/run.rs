@@ -1,13 +1,13 @@
 //! `lab run` of a study: its experiments one after the other, and what parshall says about the variants.
-use std::path::Path;
-
 use parshall_core::judge::judge;
 use parshall_host::output;
+use parshall_host::private_file::PrivateFile;
 use serde::Serialize;
 
 use super::{Comparison, ComparisonResult, Diagnosed, Diagnosis, Outcome, STUDY_SCHEMA, Study, text};
 use crate::experiment::{self, Kind, Report};
 use crate::interrupt::Interrupt;
+use crate::kept::Paths;
 use crate::observe::{MARGIN, WARM_UP, observe_subject};
 use crate::recipe::verdict_name;
 use crate::request::{RunRequest, one_of_several};
@@ -25,8 +25,9 @@ struct StudyResult<'a> {
     comparisons: &'a [ComparisonResult<'a>],
 }
 
-/// Runs a study. Returns whether no answer was other than expected. With `results`, the trials of each comparison are kept.
-pub fn run(study: &Study, request: &RunRequest, results: Option<&Path>, interrupt: &Interrupt) -> anyhow::Result<bool> {
+/// Runs a study. Returns whether no answer was other than expected. The trials of each comparison are kept, and
+/// drawn on a page, where that is asked for.
+pub fn run(study: &Study, request: &RunRequest, paths: &Paths, interrupt: &Interrupt) -> anyhow::Result<bool> {
     let style = output::style(None);
     let is_text = request.format == Format::Text;
     if is_text {
@@ -36,11 +37,14 @@ pub fn run(study: &Study, request: &RunRequest, results: Option<&Path>, interrup
     let scratch = tempfile::tempdir()?;
     let mut made = Vec::new();
     for (n, comparison) in (1..).zip(&study.comparisons) {
-        let path = match results {
+        let path = match &paths.save {
             Some(path) => one_of_several(path, &n.to_string()),
             None => scratch.path().join(format!("{n}.jsonl")),
         };
+        let page = paths.html.as_deref().map(|path| one_of_several(path, &n.to_string()));
+        let page = page.as_deref().map(|path| PrivateFile::create(path, "--html")).transpose()?;
         let report = experiment::measure(&comparison.experiment, &path, request.blocks, interrupt)?;
+        page.map_or(Ok(()), |file| file.write(experiment::page(&report).as_bytes()))?;
         let diagnosis =
             comparison.diagnosis.as_ref().map(|diagnosis| diagnose(diagnosis, request, interrupt)).transpose()?;
         let comparison = compared(comparison, report, diagnosis);

@@ -88,10 +88,14 @@ fn reports_are_text_and_markdown_and_pictures_too() {
     let file = ab(&scratch, "up", 1.5);
     let file = file.to_str().unwrap();
     let pictures = scratch.file("pictures");
-    let text = lab(&["ab", file, "--blocks", "8", "--pictures", pictures.to_str().unwrap()]);
+    let html = scratch.file("page.html");
+    let to = ["--pictures", pictures.to_str().unwrap(), "--html", html.to_str().unwrap()];
+    let text = lab(&[&["ab", file, "--blocks", "8"][..], &to].concat());
     assert!(text.stdout.contains("BETTER") && text.stdout.contains("A = 1, B = 1.5"), "{}", text.stdout);
     let picture = std::fs::read_to_string(pictures.join("trials-rate.svg")).unwrap();
     assert_eq!(picture.matches("<circle").count(), 24);
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.contains("<h2>BETTER</h2>") && page.matches("<circle").count() == 24, "{page}");
     let markdown = lab(&["ab", file, "--blocks", "8", "--format", "markdown"]);
     assert!(
         markdown.stdout.contains("**BETTER.**") && markdown.stdout.contains("| 7 | A again |"),

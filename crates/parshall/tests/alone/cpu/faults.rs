@@ -69,7 +69,10 @@ enum Outcome {
 }
 
 fn run(recipe: &Recipe) -> Outcome {
-    let done = parshall(&["lab", "run", &recipe.name, "--for", "1200ms", "--format", "json"]);
+    let scratch = common::Scratch::new();
+    let page = scratch.file("page.html");
+    let name = page.to_str().expect("UTF-8");
+    let done = parshall(&["lab", "run", &recipe.name, "--for", "1200ms", "--format", "json", "--html", name]);
     let Ok(result) = serde_json::from_str::<serde_json::Value>(&done.stdout) else {
         return Outcome::Wrong(format!("exit code {:?}: {}", done.code, done.stderr.trim()));
     };
@@ -84,6 +87,8 @@ fn run(recipe: &Recipe) -> Outcome {
         None => verdict["status"] != "cause" && verdict.get("cause").is_none(),
     };
     assert_eq!(result["matched"], right, "{result}");
+    let page = std::fs::read_to_string(&page).expect("a page");
+    assert!(page.contains("<main") && page.ends_with("</html>"), "{name}");
     assert_eq!(done.code, Some(i32::from(!right)), "{result}");
     let got = format!("{}, {}", result["got"].as_str().unwrap(), verdict["confidence"].as_str().unwrap());
     if right { Outcome::Right(got) } else { Outcome::Wrong(format!("{got}: {}", verdict["summary"])) }

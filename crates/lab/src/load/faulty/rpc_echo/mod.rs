@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn without_a_schedule_each_connection_waits_for_one() {
-        let (done, _) = run(&["--clients", "4"], 3, Duration::from_millis(100));
+        let (done, _) = run(&["--clients", "4"], 3, Duration::from_secs(1));
         assert_eq!((done.requests, done.unanswered, done.latencies.count()), (12, 4, 16));
         let (done, took) = run(&["--clients", "2"], usize::MAX, Duration::from_millis(100));
         assert!(
