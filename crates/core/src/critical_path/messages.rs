@@ -3,6 +3,8 @@
 //! A frame says what the first bytes of a call look like. A connection has a protocol only if messages of both directions fit it, and
 //! almost all do; else nothing is known of its calls. Where the protocol changes (encryption after a request for it, an upgrade), what
 //! comes after is judged by itself.
+use std::collections::HashSet;
+
 use parshall_evidence::timeline::{Frame, Op, Protocol, SocketCall};
 
 /// What a call is in the protocol of its connection.
@@ -132,7 +134,24 @@ fn protocol(calls: &[SocketCall], asks: Op) -> Option<Protocol> {
     let protocol = first(true).filter(|protocol| first(false) == Some(*protocol))?;
     let fits = framed().filter(|(asks, frame)| frame.protocol == protocol && has_direction(frame, *asks));
     let (fit, all) = (fits.count(), framed().count());
-    ((all - fit) * 20 <= all * OTHERS_OF_20).then_some(protocol)
+    ((all - fit) * 20 <= all * OTHERS_OF_20 && (protocol != Protocol::Kafka || answers_by_number(framed())))
+        .then_some(protocol)
+}
+
+/// Whether the replies have the numbers of requests: any message with a length before it looks like one of a numbered protocol. A reply is
+/// unknown if its request was before the slice or behind another one in its call, so half of them are enough.
+fn answers_by_number(framed: impl Iterator<Item = (bool, Frame)>) -> bool {
+    let mut asked = HashSet::new();
+    let (mut known, mut replies) = (0, 0);
+    for (asks, frame) in framed {
+        if asks {
+            asked.insert(frame.stream);
+        } else if !asked.is_empty() {
+            replies += 1;
+            known += usize::from(asked.contains(&frame.stream));
+        }
+    }
+    known * 2 >= replies
 }
 
 /// Whether a message of a protocol may go in this direction.

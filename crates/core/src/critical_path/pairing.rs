@@ -317,6 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn replies_without_the_number_of_a_request_are_of_another_protocol() {
+        // As ZooKeeper: behind the length comes the number of a request in a place in which Kafka has that of the function, and what Kafka
+        // has as the number is the function.
+        let calls: Vec<SocketCall> = (0..6)
+            .flat_map(|n: u32| {
+                let at = u64::from(n) * 100;
+                let kafka = |op, at, number| call(op, at, 64, Protocol::Kafka, 0, (64, number));
+                [kafka(R, at, 5), kafka(S, at + 40, 12 + n)]
+            })
+            .collect();
+        let expected: Vec<_> = (0..6).map(|n| (n * 100, n * 100 + 40, true, false)).collect();
+        assert_eq!(of_service(&calls), expected);
+    }
+
+    #[test]
     fn replies_of_kafka_have_the_number_of_their_request() {
         let kafka = |op, at, number| call(op, at, 64, Protocol::Kafka, 1, (64, number));
         let calls = [
