@@ -4,7 +4,7 @@
 //! iperf3 over loopback is window-limited for microseconds at a time, and a server under saturating load queues
 //! requests for some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per
 //! request.
-use parshall_evidence::Release;
+use parshall_evidence::{FlowState, Release};
 
 use super::doing::{Doing, wait_of};
 use super::{Facts, FlowFact, Shape};
@@ -64,6 +64,7 @@ pub fn parts(facts: &Facts<'_>) -> Raw {
         let typical_think_ns = typical_think(flow);
         for interval in &flow.ledger.intervals {
             let part = part(index, flow, interval);
+            let part = Part { ns: part.ns * (1.0 - held_anyway(facts, flow, interval)), ..part };
             match attribute(flow, interval, typical_think_ns) {
                 Attribution::NotLost => {}
                 Attribution::To(blame) => raw.parts.push(Part { blame, ..part }),
@@ -116,6 +117,35 @@ fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) ->
         State::PeerThinking => peer_thinking(flow, interval, typical_think_ns),
         _ => Attribution::NotLost,
     }
+}
+
+/// Of so many bytes that a peer streams, one goes the other way in acknowledgements of a protocol above TCP.
+const ACKNOWLEDGES: u64 = 8;
+
+/// Most of what is held so many times between two messages of the peer is in the middle of a message.
+const STREAMS: u64 = 4;
+
+/// The share of a hold by Nagle's algorithm that delays nobody: the writer of a stream is at work on what it writes next meanwhile, or
+/// the peer, which streams, goes on sending without what is held.
+fn held_anyway(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval) -> f64 {
+    if !matches!(interval.state, State::HeldByNagle | State::HeldByNagleDelayedAck) {
+        return 0.0;
+    }
+    let (sent, received) = (flow.rec.calls.send_bytes, flow.rec.calls.recv_bytes);
+    let goes_on = matches!(interval.release, Release::RxData | Release::Cut);
+    if goes_on && sent > 0 && received >= sent.saturating_mul(ACKNOWLEDGES) {
+        return 1.0;
+    }
+    let tid = facts.server_of(flow.rec, interval.tid);
+    let holds = flow.rec.cells.iter().filter(|cell| cell.state == FlowState::Nagle);
+    let holds = holds.fold(0u64, |n, cell| n.saturating_add(cell.count));
+    let streams = flow.shape == Shape::StreamOut || holds > flow.rec.calls.exchanges.saturating_mul(STREAMS);
+    if !streams || tid == 0 {
+        return 0.0;
+    }
+    // Where a thread writes to many, its work for one is the delay of another.
+    let doing = Doing::of(facts, tid, interval.span);
+    (doing.on_cpu + doing.runnable).min(1.0)
 }
 
 fn peer_thinking(flow: &FlowFact<'_>, interval: &Interval, typical_ns: f64) -> Attribution {
