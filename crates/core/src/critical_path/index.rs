@@ -541,9 +541,14 @@ impl<'a> Index<'a> {
     }
 
     /// The two parts of a request that its client sent with a long time between them, and that was answered soon after the second. Where
-    /// messages come one by one that are owed no reply each, there are more such times, or the answer comes at a time of its own.
+    /// messages come one by one that are owed no reply each, there are more such times, or the answer comes at a time of its own. A datagram
+    /// is whole: what comes after it is another request, or the same one once more.
     pub fn rest_of(&self, request: &Request) -> Option<Rest> {
-        let calls = self.timeline.calls.get(&request.socket)?;
+        let calls = self
+            .timeline
+            .calls
+            .get(&request.socket)
+            .filter(|_| self.socket(request.socket).is_some_and(|socket| !socket.udp))?;
         let from = calls.partition_point(|call| call.at_ns < request.read_ns);
         let to = calls.partition_point(|call| call.at_ns <= request.end_ns);
         let received: Vec<SocketCall> =

@@ -6,7 +6,7 @@
 //!
 //! A slice shows only a part of the time. A request that it cut at its end counts as outstanding until then, and one that had no
 //! reply when its connection closed until that. Of one that it cut at its begin only the rest is known ([`Request::cut`]).
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
@@ -215,13 +215,16 @@ fn asked(seen: &Seen<'_>) -> Vec<Request> {
 }
 
 /// Each datagram received is a request. The peer's address pairs it with its reply; where it is unknown, replies come in order. If all
-/// are of DNS, the number of the question does.
+/// are of DNS, the number of the question does; and where some are owed no reply, the thread does that has one in its hands at a time.
 fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<Request>) {
     let Slice { begin, end, .. } = slice;
     let first = requests.len();
     let mut open: HashMap<(u64, u32), std::collections::VecDeque<usize>> = HashMap::new();
     let dns = |call: &SocketCall| call.frame.filter(|frame| frame.protocol == Protocol::Dns);
     let numbered = calls.iter().all(|call| dns(call).is_some_and(|frame| (frame.kind == 1) == (call.op == Op::Send)));
+    if let Some(mut found) = (!numbered).then(|| by_thread(id, calls, slice)).flatten() {
+        return requests.append(&mut found);
+    }
     let key = |call: &SocketCall| (call.peer, dns(call).filter(|_| numbered).map_or(0, |frame| frame.stream));
     for call in calls {
         match call.op {
@@ -238,6 +241,45 @@ fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<
         }
     }
     requests[first..].sort_by_key(|r| r.arrived_ns);
+}
+
+/// Fewer replies do not show who replies to what.
+const BY_THREAD_MIN: usize = 5;
+/// One in so many datagrams is owed no reply, at least.
+const UNANSWERED_IN: usize = 5;
+
+/// The requests of a service whose threads answer what they read last, and nothing else, while many datagrams are read that have no reply
+/// (acknowledgements): in order, those would be the oldest ones ever after. None where it does not look so.
+fn by_thread(id: FlowId, calls: &[SocketCall], slice: Slice) -> Option<Vec<Request>> {
+    let mut read: BTreeMap<u32, &SocketCall> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let (mut requests, mut received, mut least) = (Vec::new(), 0, u32::MAX);
+    for call in calls {
+        match call.op {
+            Op::Receive => {
+                received += 1;
+                seen.insert(call.tid);
+                read.insert(call.tid, call);
+            }
+            // It has it from before the slice.
+            Op::Send if !seen.contains(&call.tid) => {}
+            Op::Send => {
+                let asked = read.remove(&call.tid).filter(|asked| asked.peer == call.peer)?;
+                least = least.min(asked.bytes);
+                requests.push(replied(begun(id, asked, slice.begin), call));
+            }
+            Op::Accept => {}
+        }
+    }
+    let unanswered = received - requests.len();
+    if requests.len() < BY_THREAD_MIN || unanswered * UNANSWERED_IN < received {
+        return None;
+    }
+    // What a thread has in its hands at the end may be a request if it is as long as one.
+    let open = read.into_values().filter(|asked| asked.bytes >= least);
+    requests.extend(open.map(|asked| Request { end_ns: slice.end.max(asked.at_ns), ..begun(id, asked, slice.begin) }));
+    requests.sort_by_key(|request| request.arrived_ns);
+    Some(requests)
 }
 
 #[cfg(test)]

@@ -374,7 +374,8 @@ impl<'a> Walk<'a> {
         .copied();
         let socket = received.and_then(|call| Some((call, self.index.socket(call.socket)?)));
         match (socket, task) {
-            (Some((call, _)), Task::Request { socket, .. }) if call.socket == socket => {
+            // All clients of a UDP service use one socket: what came next there is another request.
+            (Some((call, from)), Task::Request { socket, .. }) if call.socket == socket && !from.udp => {
                 self.emit(Step::of(off, HopKind::Client).to(Target::Remote(socket)), wake - begin);
                 Next::Before(begin)
             }
@@ -667,7 +668,7 @@ impl<'a> Walk<'a> {
         };
         let step = Step::of(off, HopKind::Client).to(Target::Remote(off.target));
         match task {
-            Task::Request { socket: own, .. } if own != off.target && socket.serves => {
+            Task::Request { socket: own, .. } if socket.serves && (own != off.target || socket.udp) => {
                 return self.set_aside(off, Step { kind: HopKind::OtherRequest, ..step }, span, lo, task);
             }
             Task::Request { socket: own, .. } if own == off.target && off.is_open() => {
