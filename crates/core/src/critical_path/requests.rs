@@ -144,6 +144,8 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
     let mut requests = Vec::new();
     let mut open: Option<Request> = None;
     let mut accepted: Option<(u64, u64, u32)> = None;
+    // The handshake of a connection is asked for, too, where it waited to be accepted.
+    let mut greets = false;
     // When what was read last of the request that was answered last had arrived.
     let (mut last_since, mut answered_since) = (None, None);
     for (n, call) in seen.calls.iter().enumerate() {
@@ -154,7 +156,14 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
         }
         match call.op {
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
-            _ if seen.parts[n] == Part::Control => {}
+            Op::Receive if open.is_none() && seen.parts[n] == Part::Control && is_kept_out(accepted, call) => {
+                greets = true;
+                let (established_ns, at_ns, tid) = accepted.take().unwrap_or_default();
+                let request = begun(id, call, begin);
+                let arrived_ns = request.arrived_ns.max(established_ns);
+                open = Some(Request { arrived_ns, accepted: Some((at_ns, tid)), ..request });
+            }
+            _ if seen.parts[n] == Part::Control && !(greets && call.op == Op::Send) => {}
             Op::Receive if open.is_none() => {
                 let mut request = begun(id, call, begin);
                 request.cut = seen.slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
@@ -182,6 +191,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
                     };
                     open = open.or(Some(greeted));
                 }
+                greets = false;
                 answered_since = last_since.filter(|_| open.is_some());
                 requests.extend(open.take().or(cut).map(|request| replied(request, call)));
             }
@@ -191,6 +201,16 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
     let open = open.filter(|request| !is_rest(request));
     requests.extend(open.map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
     requests
+}
+
+/// A connection that waits for less is accepted at once.
+const KEPT_OUT_NS: u64 = 1_000_000;
+
+/// Whether what a call received, the first of its connection, had waited for that to be accepted.
+fn is_kept_out(accepted: Option<(u64, u64, u32)>, call: &SocketCall) -> bool {
+    accepted.is_some_and(|(established_ns, at_ns, _)| {
+        at_ns.saturating_sub(established_ns.max(call.since_ns)) >= KEPT_OUT_NS
+    })
 }
 
 fn asked(seen: &Seen<'_>) -> Vec<Request> {
@@ -362,6 +382,65 @@ mod tests {
         let requests = served(1, &socket, &calls, &[(0, 100)]);
         let times: Vec<_> = requests.iter().map(|r| (r.arrived_ns, r.end_ns, r.reply_tid.is_some())).collect();
         assert_eq!(times, [(10, 40, true), (20, 30, true), (50, 100, false)]);
+    }
+
+    #[test]
+    fn a_thread_that_has_one_datagram_in_its_hands_answers_that_one() {
+        let socket = Socket { udp: true, ..served_socket(5060) };
+        let of = |tid, op, since, at| SocketCall { tid, peer: 9, ..call(op, since, at) };
+        // Two threads; each call of their only client is acknowledged when it is answered, and waits until a thread has time.
+        let mut calls = Vec::new();
+        for n in 0..6_u64 {
+            for tid in [7, 8] {
+                let at = n * 1_000 + u64::from(tid) * 10;
+                calls.extend([of(tid, Op::Receive, at.saturating_sub(500), at), of(tid, Op::Send, at + 600, at + 601)]);
+                calls.push(SocketCall { bytes: 4, ..of(tid, Op::Receive, at + 650, at + 700) });
+            }
+        }
+        calls.sort_by_key(|call| call.at_ns);
+        let times = |calls: &[SocketCall]| -> Vec<(u64, bool)> {
+            let requests = served(1, &socket, calls, &[(0, 10_000)]);
+            requests.iter().map(|r| (r.end_ns - r.read_ns, r.reply_tid.is_some())).collect()
+        };
+        assert_eq!(times(&calls), vec![(600, true); 12]);
+        // A loop that reads several before it answers them has more than one in its hands: they come in order.
+        let several: Vec<SocketCall> = (0..8_u64)
+            .flat_map(|n| {
+                let at = n * 1_000;
+                [of(7, Op::Receive, at, at), of(7, Op::Receive, at + 1, at + 1), of(7, Op::Send, at + 90, at + 90)]
+                    .into_iter()
+                    .chain([of(7, Op::Send, at + 95, at + 95)])
+            })
+            .collect();
+        assert_eq!(times(&several), [(90, true), (94, true)].repeat(8));
+    }
+
+    #[test]
+    fn a_handshake_that_waits_to_be_accepted_is_waited_for() {
+        use parshall_evidence::timeline::{Frame, Protocol};
+        const MS: u64 = 1_000_000;
+        let pg = |op, since, at, kind, flags, length| {
+            let frame = Some(Frame { protocol: Protocol::Postgres, kind, flags, length, stream: 0 });
+            SocketCall { frame, bytes: length, ..call(op, since * MS, at * MS) }
+        };
+        // Asks for encryption, begins a session, and asks.
+        let session = |accepted: u64| {
+            let no = SocketCall { bytes: 1, ..call(Op::Send, (accepted + 1) * MS, (accepted + 1) * MS) };
+            [
+                call(Op::Accept, 10 * MS, accepted * MS),
+                pg(Op::Receive, 10, accepted, 0, 1, 8),
+                no,
+                pg(Op::Receive, accepted + 2, accepted + 2, 0, 0, 37),
+                pg(Op::Send, accepted + 3, accepted + 3, b'R', 0, 9),
+            ]
+        };
+        let times = |calls: &[SocketCall]| -> Vec<_> {
+            let requests = served(1, &served_socket(5432), calls, &[(0, 1_000 * MS)]);
+            requests.iter().map(|r| (r.arrived_ns / MS, r.end_ns / MS, r.accepted.is_some())).collect()
+        };
+        assert_eq!(times(&session(200)), [(10, 201, true), (202, 203, false)]);
+        // One that is accepted at once asks for nothing before its session.
+        assert_eq!(times(&session(10)), [(12, 13, false)]);
     }
 
     #[test]
