@@ -611,6 +611,16 @@ impl<'a> Index<'a> {
         (serves && before.op != Op::Receive && next.op == Op::Receive).then_some(next.socket)
     }
 
+    /// The connection whose answer a thread waits for in a sleep, and for nothing else: it asked there last and hears from there next, and
+    /// the call watches what it is given. A set of epoll outlives the call, and event loops watch all they have in it.
+    pub fn asks_in(&self, off: &OffCpu) -> Option<FlowId> {
+        let before = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
+        let next = self.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)?;
+        let one = matches!(self.syscall(off), "poll" | "ppoll" | "select" | "pselect6");
+        let asks = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| !socket.serves);
+        (one && asks).then_some(next.socket)
+    }
+
     /// The last receive of a thread in a span of time.
     pub fn last_receive(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
         self.calls_within(tid, from, to).iter().rev().find(|c| c.op == Op::Receive)

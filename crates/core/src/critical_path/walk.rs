@@ -458,6 +458,10 @@ impl<'a> Walk<'a> {
             }
             (Waker::Thread(by), _) => self.worker(off, by, (begin, wake), lo, task),
             (Waker::SoftIrq | Waker::HardIrq, Task::Unread { .. }) if self.leaves_waiting(wake - begin) => {
+                if let Some(socket) = self.index.asks_in(off) {
+                    self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
+                    return Next::Before(begin);
+                }
                 let step = match self.index.serves_in(off) {
                     Some(socket) => Step::of(off, HopKind::Client).to(Target::Remote(socket)),
                     None => Step::of(off, HopKind::Idle),

@@ -244,7 +244,7 @@ pub fn are_alike(one: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, Release, Report, Role, ShareOf};
+    use parshall_evidence::{Counters, FlowState, Release, Report, Role, ShareOf};
     use proptest::prelude::*;
 
     use super::*;
@@ -252,7 +252,7 @@ mod tests {
     use crate::judge::facts::Facts;
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::{FlowBuilder, MS, arb, capture};
+    use crate::testkit::{FlowBuilder, MS, arb, capture, listener};
 
     #[test]
     fn each_cause_has_a_row_and_each_row_a_cause() {
@@ -304,6 +304,8 @@ mod tests {
         service.record.opened = if setup { 60 } else { 0 };
         let mut capture = with(service);
         capture.services[0].path.iter_mut().for_each(|part| part.setup = setup);
+        // One of the listeners of its port may have nobody who accepts.
+        capture.counters = Some(Counters { listeners: vec![listener(7000, 0); 2], ..Counters::default() });
         capture
     }
 

@@ -7,6 +7,7 @@ use super::base::{Candidate, Cause, Outcome, Refused, denied, stalls};
 use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
+use crate::judge::facts::requests::has_several_listeners;
 use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
@@ -170,6 +171,10 @@ fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let port = waits.service.rec.address.port();
     let sentence = match waits.service.rec.waited {
         true => format!("Nobody accepts the connection; {} waits in {call} meanwhile.", named(leaf)),
+        false if !has_several_listeners(facts.capture, port) => format!(
+            "Clients of port {port} gave up after {} on connections that nobody had accepted.",
+            units::duration(waits.longest_ns())
+        ),
         false => format!(
             "Clients of port {port} gave up after {} on connections that nobody had accepted, while {} served others: one of the \
              listeners of this port (SO_REUSEPORT) has nobody who accepts.",

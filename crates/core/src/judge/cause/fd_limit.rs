@@ -156,7 +156,14 @@ mod tests {
         // It has none at all: somebody else should accept.
         let mut none = capture(79, 1024);
         none.flows.clear();
+        let mut counters = none.counters.take().unwrap();
+        counters.listeners = vec![listener(7000, 0); 2];
+        none.counters = Some(counters.clone());
         assert_eq!(verdict_of(&none), "accept-queue-overflow");
+        // There is nobody else: its connections come through it one after the other.
+        counters.listeners.truncate(1);
+        none.counters = Some(counters);
+        assert_eq!(verdict_of(&none), "no-dominant-cause");
         // Whoever computes meanwhile watches its listener.
         let mut busy = capture(79, 96);
         busy.services[0].path[0].hops[1].kind = HopKind::Timer;

@@ -77,6 +77,17 @@ pub fn short_of_descriptors(capture: &Capture, pid: u32) -> Option<&DescriptorUs
     all.filter(|used| used.pid == pid && used.limit > 0).find(|used| used.open as f64 >= RESERVE * used.limit as f64)
 }
 
+/// Whether the kernel deals the connections of a port to several listeners (SO_REUSEPORT).
+pub fn has_several_listeners(capture: &Capture, port: u16) -> bool {
+    let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+    for listener in capture.counters.iter().flat_map(|counters| &counters.listeners) {
+        if listener.local.port() == port {
+            *held.entry(listener.netns).or_default() += 1;
+        }
+    }
+    held.values().any(|listeners| *listeners > 1)
+}
+
 /// Connections at a port that are open when the window ends, by the process that has them.
 pub fn connections_of(capture: &Capture, port: u16) -> BTreeMap<u32, u64> {
     let mut held = BTreeMap::new();

@@ -7,7 +7,8 @@ use super::connects::Unanswered;
 use super::crypto::CRYPTO_SHARE;
 use super::pool::{UsedUp, gives_nothing, used_up};
 use super::queue::{
-    connections_of, is_full, needs_what_is_scarce, queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
+    connections_of, has_several_listeners, is_full, needs_what_is_scarce, queue_of, short_of_descriptors, turn_of,
+    workers_keep_one_each,
 };
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::evidence_type;
@@ -361,7 +362,23 @@ impl<'c> Context<'c> {
             return Spent::Descriptors;
         }
         let held = connections_of(self.capture, self.service.address.port());
-        if held.contains_key(&leaf.pid) { Spent::Turn } else { Spent::NotAccepted }
+        match held.contains_key(&leaf.pid) {
+            true => Spent::Turn,
+            false => self.not_accepted().unwrap_or(Spent::Other),
+        }
+    }
+
+    /// A connection that nobody accepts, although others of its port are served, waits at a listener of its own; else it waits for those
+    /// to be served, and what these wait for was not seen.
+    fn not_accepted(&self) -> Option<Spent> {
+        let served = self.service.requests > 0 || self.services.iter().any(|s| s.requests > 0 && self.is_next(s));
+        (!served || has_several_listeners(self.capture, self.service.address.port())).then_some(Spent::NotAccepted)
+    }
+
+    /// Whether the requests of this service are passed on to another one.
+    fn is_next(&self, other: &Service) -> bool {
+        let mut hops = self.service.path.iter().flat_map(|part| &part.hops);
+        hops.any(|hop| hop.kind == HopKind::AcceptQueue && other.pids.contains(&hop.pid))
     }
 
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
@@ -382,7 +399,7 @@ impl<'c> Context<'c> {
             // Somebody brings what was asked for, such as the worker behind a queue, for one request at a time.
             HopKind::OtherRequest if self.serial && asks(&part.rec.hops) => Spent::Serial,
             HopKind::OtherRequest => Spent::Work,
-            HopKind::AcceptQueue => Spent::NotAccepted,
+            HopKind::AcceptQueue => self.not_accepted().unwrap_or(behind_others),
             HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
             HopKind::Client if queued => behind_others,
             HopKind::Reply => Spent::Downstream,
