@@ -79,6 +79,8 @@ pub enum Gap {
     Slowest,
     /// Clients waited for something outside of their requests for this share of what they waited in all.
     Clients(f64),
+    /// So many exchanges on the flows of services of which so many requests are known.
+    Unpaired(f64, f64),
     /// No cause has the time that was lost.
     NoCause,
     /// What was seen does not tell.
@@ -102,7 +104,7 @@ impl Gap {
             Gap::Disagrees(..) => "account",
             Gap::Connecting(..) => "round-trip",
             Gap::Shaped(_) => "shaper",
-            Gap::Overlap(_) => "pairing",
+            Gap::Overlap(_) | Gap::Unpaired(..) => "pairing",
             Gap::Untested(_) => "look-alike",
             Gap::Quiet(_) => "quiet",
             Gap::OtherRequests(_) => "other-requests",
@@ -178,6 +180,11 @@ impl Gap {
             Gap::Clients(share) => {
                 format!("for {} of their time clients wait for something else than a reply", units::percent(*share))
             }
+            Gap::Unpaired(exchanges, requests) => format!(
+                "of {} exchanges on its connections, requests were made of {}",
+                units::count_f(*exchanges),
+                units::count_f(*requests)
+            ),
             Gap::NoCause => "no cause known here accounts for what was lost".to_owned(),
             Gap::Nothing => "too little was seen".to_owned(),
         }
@@ -334,6 +341,7 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     gaps.extend((facts.quiet.count > 0).then_some(Gap::Quiet(facts.quiet.count)));
     let unseen = facts.requests.unseen_share();
     gaps.extend((unseen > WHOLE && unseen <= UNSEEN_MAX).then_some(Gap::Unseen(unseen)));
+    gaps.extend(health::unpaired(facts).map(|(exchanges, requests)| Gap::Unpaired(exchanges, requests)));
     let clients = health::clients_share(facts);
     gaps.extend((clients > WHOLE).then_some(Gap::Clients(clients)));
     let services = || facts.requests.counted().filter(|service| !service.rec.waited && service.rec.requests > 0);

@@ -90,8 +90,37 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     if let Some(reader) = slow_reader(facts) {
         return Some(Doubt::Waits(reader));
     }
+    if let Some((exchanges, _)) = unpaired(facts).filter(|(_, requests)| *requests == 0.0) {
+        return Some(Doubt::Unseen(format!(
+            "{} exchanges were seen on the service's connections, and none could be made into a request with its reply: how long they take \
+             is not known.",
+            units::count_f(exchanges)
+        )));
+    }
     let unseen = facts.requests.unseen_share();
     (unseen > 1.0 - PROVEN).then(|| Doubt::Unseen(unseen_words(facts, unseen)))
+}
+
+/// Fewer exchanges may be those of handshakes.
+const EXCHANGES_MIN: f64 = 20.0;
+/// A request may take several exchanges (a handshake, its parts, pings), and not as many.
+const PER_REQUEST: f64 = 8.0;
+
+/// The exchanges on the connections of services, and the requests that were answered there, where far fewer requests were found than that:
+/// the account of requests is not the service's.
+pub fn unpaired(facts: &Facts<'_>) -> Option<(f64, f64)> {
+    let services = || facts.requests.counted().filter(|s| !s.rec.outbound && !s.rec.waited);
+    let (mut exchanges, mut found) = (0.0, 0.0);
+    for flow in facts.flows.iter().filter(|flow| serves(flow.rec)) {
+        if services().any(|s| s.rec.address.port() == flow.rec.local.port()) {
+            exchanges += flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+        }
+    }
+    for service in services() {
+        let scale = ratio(facts.capture.window_ns as f64, service.rec.observed_ns as f64).max(1.0);
+        found += service.rec.requests as f64 * scale;
+    }
+    (exchanges >= EXCHANGES_MIN && exchanges > found * PER_REQUEST).then_some((exchanges, found))
 }
 
 /// Of all that clients waited, the share outside of their requests.

@@ -1,14 +1,14 @@
 //! Who waits is asked: captures in which somebody waits and today's causes do not say so, and beside each one in which nobody is owed
 //! anything.
 use parshall_evidence::timeline::{OffCpu, Socket, Waker};
-use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role, Status};
+use parshall_evidence::{Capture, Confidence, Counters, FdKind, FlowState, HopKind, Release, Role, Status};
 
 use super::{Fate, fate};
 use crate::judge::facts::Spent;
 use crate::judge::judge;
 use crate::testkit::service::{Hops, ServiceBuilder, with};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
-use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, empty_capture, verdict_of};
+use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, empty_capture, listener, verdict_of};
 
 const EPOLL: i32 = 232;
 const SLEEP: i32 = 35;
@@ -131,6 +131,28 @@ fn until_closed(syscall: i32) -> Script {
 }
 
 #[test]
+fn exchanges_of_which_no_request_was_made_are_no_health() {
+    let judged = |requests: u64, exchanges: u64| {
+        let waits = Hops::new().thread(100, 101, "app").on(HopKind::OtherRequest, "epoll_wait");
+        let service = ServiceBuilder::new(7000).requests(requests, 0.4).unanswered(4, 800.0).part(waits, 1.0);
+        let mut capture = with(service);
+        let flows = capture_of(exchanges);
+        (capture.flows, capture.flow_stalls) = (flows.flows, flows.flow_stalls);
+        let report = judge(&capture);
+        (report.verdict.status, report.verdict.confidence)
+    };
+    assert_eq!(judged(0, 66).0, Status::InsufficientEvidence);
+    // Some of them were, or there are hardly any.
+    assert_eq!(judged(4, 66), (Status::Healthy, Confidence::Medium));
+    assert_eq!(judged(60, 66), (Status::Healthy, Confidence::High));
+    assert_eq!(judged(0, 3).0, Status::Healthy);
+}
+
+fn capture_of(exchanges: u64) -> Capture {
+    capture(vec![FlowBuilder::new(1, Role::Server).talks(exchanges, 100)], vec![])
+}
+
+#[test]
 fn a_client_that_reads_until_the_close_waits_for_it() {
     let report = judge(&of(until_closed(RECV)));
     assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
@@ -162,10 +184,17 @@ fn not_accepted(closed_ms: u64, syscall: i32) -> Script {
 
 #[test]
 fn a_listener_from_which_nobody_accepts_is_found_beside_one_that_is_served() {
-    let report = judge(&of(not_accepted(510, RECV)));
+    let listeners = |count: usize| {
+        let mut capture = of(not_accepted(510, RECV));
+        capture.counters = Some(Counters { listeners: vec![listener(7000, 0); count], ..Counters::default() });
+        judge(&capture)
+    };
+    let report = listeners(2);
     assert_eq!(report.verdict.cause.as_deref(), Some("accept-queue-overflow"), "{report:#?}");
     let summary = &report.verdict.summary;
     assert!(summary.contains("gave up after 50") && summary.contains("SO_REUSEPORT"), "{summary}");
+    // With one listener they wait behind those that are served.
+    assert_eq!(listeners(1).verdict.cause.as_deref(), Some("serialized-service"));
     // Who sleeps for something else does not wait for an answer, nor who goes at once.
     assert_eq!(verdict_of(&of(not_accepted(510, SLEEP))), "healthy");
     assert_eq!(verdict_of(&of(not_accepted(40, RECV))), "healthy");
