@@ -28,6 +28,8 @@ pub struct Request {
     pub overlaps: bool,
     /// It asks for what is yet to come: see `polls`.
     pub polls: bool,
+    /// It is a job: its server said at once that it has it, and its client waits for the result, which came later.
+    pub job: bool,
 }
 
 /// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
@@ -162,6 +164,7 @@ pub fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
         cut: false,
         overlaps: false,
         polls: false,
+        job: false,
     }
 }
 

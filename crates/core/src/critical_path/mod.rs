@@ -10,6 +10,8 @@ mod asked;
 pub mod clients;
 mod connection;
 mod index;
+#[cfg(test)]
+mod jobs;
 mod latency;
 mod limit;
 mod messages;
@@ -26,6 +28,7 @@ mod rest;
 mod service;
 #[cfg(test)]
 mod sliced;
+mod step;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -170,6 +170,35 @@ pub fn is_acknowledgement(apart: &[Move], one: &Move) -> bool {
     one.bytes <= ACKNOWLEDGEMENT_MAX && pushes >= 2 && !replies
 }
 
+/// The last part of a reply comes so long after the one before, at least.
+const LATE_NS: u64 = 10_000_000;
+/// Fewer replies in two parts may be so by chance.
+const LATE_MIN: usize = 5;
+/// What follows at once does so within this part of the wait for the last part.
+const AT_ONCE: u64 = 10;
+
+/// The last moves of the replies, where a reply only says at first that its request has come, and its client waits for the rest: nearly
+/// every reply has two parts with a long time between them, and the next request follows the last part at once. A server that sends by
+/// itself is not asked again when it has, and parts of what is sent piece by piece are near to each other.
+pub fn late_ends(apart: &[Move]) -> Option<Vec<Move>> {
+    let (mut ends, mut turns) = (Vec::new(), 0);
+    let mut begin = apart.iter().position(|one| one.asks)?;
+    while let Some(next) = apart[begin..].iter().position(|one| !one.asks).map(|n| begin + n) {
+        let after = apart[next..].iter().position(|one| one.asks).map_or(apart.len(), |n| next + n);
+        let Some(asked) = apart.get(after) else { break };
+        turns += 1;
+        let (first, last) = (apart[next], apart[after - 1]);
+        let late = last.since_ns.saturating_sub(apart[(after - 1).max(next + 1) - 1].at_ns);
+        let at_once = |from: u64, to: u64| to.saturating_sub(from) <= late / AT_ONCE;
+        let waits = after - next >= 2 && late >= LATE_NS && at_once(apart[begin].since_ns, first.since_ns);
+        if waits && at_once(last.at_ns, asked.since_ns) {
+            ends.push(last);
+        }
+        begin = after;
+    }
+    (ends.len() >= LATE_MIN && ends.len() * 5 >= turns * 4).then_some(ends)
+}
+
 fn sorted(values: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut values: Vec<u64> = values.collect();
     values.sort_unstable();
@@ -359,5 +388,30 @@ mod tests {
         let mut first = moves([('s', 0.0), ('r', 51.0)]);
         first[1].bytes = 6;
         assert!(!is_acknowledgement(&first, &first[1]), "a server that greets");
+    }
+
+    #[test]
+    fn a_reply_whose_client_waits_for_its_last_part_ends_with_that() {
+        let all = |moves: Vec<Move>| {
+            let parts = vec![Part::Data; moves.len()];
+            late_ends(&apart(&moves, &parts)).map(|ends| ends.len())
+        };
+        // A job is accepted at once, and its result comes 50 ms later.
+        let jobs = |next: f64| {
+            moves((0..8).flat_map(|n| {
+                let at = f64::from(n) * (50.5 + next);
+                [('r', at), ('s', at + 0.3), ('s', at + 50.0)]
+            }))
+        };
+        assert_eq!(all(jobs(0.2)), Some(7));
+        // The client asks at times of its own: what came last may have been a push.
+        assert_eq!(all(jobs(30.0)), None);
+        // A reply in two parts that are near to each other, and one that comes late as a whole.
+        let near = (0..8).flat_map(|n| {
+            [('r', f64::from(n) * 60.0), ('s', f64::from(n) * 60.0 + 50.0), ('s', f64::from(n) * 60.0 + 52.0)]
+        });
+        assert_eq!(all(moves(near)), None);
+        let whole = (0..8).flat_map(|n| [('r', f64::from(n) * 60.0), ('s', f64::from(n) * 60.0 + 59.0)]);
+        assert_eq!(all(moves(whole)), None);
     }
 }

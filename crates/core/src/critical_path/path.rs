@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use parshall_evidence::{Hop, HopKind, Object, PathPart, Runner, Stopper};
 
 use super::index::Index;
-use super::walk::{Piece, Step, Target};
+use super::step::{Piece, Step, Target};
 
 /// A part smaller than this share of the whole is added to the step before its last one.
 const SMALL: f64 = 0.002;

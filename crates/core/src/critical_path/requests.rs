@@ -123,12 +123,23 @@ fn requests(seen: &Seen<'_>) -> Vec<Request> {
         return pairing::overlapping(seen, &apart);
     }
     let mut requests = serial(seen);
+    if let Some(ends) = overlap::late_ends(&apart).filter(|_| seen.view == View::Served) {
+        ends.into_iter().for_each(|one| end_later(&mut requests, &seen.calls[one.call]));
+    }
     if let Some(open) = requests.pop_if(|last| last.reply_tid.is_none()) {
         let acknowledges =
             apart.iter().rev().find(|one| one.asks).is_some_and(|one| overlap::is_acknowledgement(&apart, one));
         requests.extend((!acknowledges).then_some(open));
     }
     requests
+}
+
+/// The last part of a reply, for which its client waits, ends the request.
+fn end_later(requests: &mut [Request], call: &SocketCall) {
+    let begun = requests.partition_point(|request| request.arrived_ns < call.since_ns);
+    if let Some(request) = requests[..begun].last_mut().filter(|request| request.reply_tid.is_some()) {
+        *request = Request { polls: request.polls, job: true, ..replied(*request, call) };
+    }
 }
 
 /// The requests of a protocol that has one at a time.

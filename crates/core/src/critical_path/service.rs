@@ -224,6 +224,7 @@ fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
                 cut: false,
                 overlaps: false,
                 polls: false,
+                job: false,
             });
         }
     }

@@ -10,7 +10,8 @@ use super::index::Index;
 use super::latency::Latency;
 use super::path::{Paths, evenly};
 use super::requests::Request;
-use super::walk::{self, Piece};
+use super::step::Piece;
+use super::walk;
 use crate::stats::Spans;
 
 /// Of fewer requests none is told apart from the others.
@@ -153,6 +154,7 @@ mod tests {
             cut: false,
             overlaps: false,
             polls: false,
+            job: false,
         }
     }
 

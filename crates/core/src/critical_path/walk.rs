@@ -8,8 +8,9 @@ use parshall_evidence::{FlowId, HopKind};
 
 use super::index::{Client, Index, NAMES_PORT, Rest};
 use super::requests::Request;
+use super::step::{Piece, Step, Target};
 use crate::wait::Wait;
-use parshall_evidence::timeline::{OffCpu, Op, Socket, Waker, Why};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -19,43 +20,6 @@ const VISITS_MAX: u32 = 4_000;
 const NOTICED_NS: u64 = 1_000_000;
 /// How often one request is handed over at most.
 const NESTED_MAX: u32 = 48;
-
-/// What a step of a path refers to beside its thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// Nothing.
-    None,
-    /// A socket: its remote address.
-    Remote(FlowId),
-    /// What a descriptor of the thread's process refers to.
-    File(i32),
-    /// A thread that ran instead, or that is known by its id only.
-    Thread(u32),
-}
-
-/// One step of a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Step {
-    /// The thread; 0 for none.
-    pub tid: u32,
-    /// What it did or waited for.
-    pub kind: HopKind,
-    /// The system call in which it waited, -1 for none.
-    pub syscall: i32,
-    /// What for.
-    pub target: Target,
-    /// Index of a stack.
-    pub stack: Option<u32>,
-}
-
-/// A part of a request's time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// The way to it; the last step is what the time was spent on.
-    pub steps: Vec<Step>,
-    /// How long.
-    pub ns: u64,
-}
 
 /// What a thread that is walked works on.
 #[derive(Debug, Clone, Copy)]
@@ -87,6 +51,8 @@ pub struct Walk<'a> {
     nested: u32,
     /// Sleeps on the way to where the walk is, by thread and begin.
     asleep: Vec<(u32, u64)>,
+    /// What is walked is a job, or for one.
+    job: bool,
 }
 
 /// The pieces of a request at a served socket.
@@ -120,31 +86,9 @@ pub fn never_read(index: &Index<'_>, request: &Request, queue: HopKind) -> Vec<P
     walk.pieces
 }
 
-impl Piece {
-    /// It ends in a wait for work.
-    fn is_idle(&self) -> bool {
-        let leaf = self.steps.last().map(|step| step.kind);
-        matches!(leaf, Some(HopKind::Client | HopKind::Network | HopKind::Idle | HopKind::Unseen))
-    }
-}
-
-impl Step {
-    fn new(tid: u32, kind: HopKind) -> Step {
-        Step { tid, kind, syscall: -1, target: Target::None, stack: None }
-    }
-
-    fn of(off: &OffCpu, kind: HopKind) -> Step {
-        Step { tid: off.tid, kind, syscall: off.syscall, target: Target::None, stack: off.stack }
-    }
-
-    fn to(self, target: Target) -> Step {
-        Step { target, ..self }
-    }
-}
-
 impl<'a> Walk<'a> {
     fn new(index: &'a Index<'a>) -> Walk<'a> {
-        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0, asleep: Vec::new() }
+        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0, asleep: Vec::new(), job: false }
     }
 
     fn emit(&mut self, step: Step, ns: u64) {
@@ -192,6 +136,7 @@ impl<'a> Walk<'a> {
         }
         let turn_end = self.index.turn_end(reader, request.read_ns);
         let task = Task::Request { socket, reader, turn_end };
+        self.job = request.job;
         match (
             request.reply_tid,
             self.index.rest_of(request).filter(|rest| read <= rest.before.at_ns && rest.last.at_ns <= hi),
@@ -408,6 +353,9 @@ impl<'a> Walk<'a> {
                 self.emit(Step::of(off, HopKind::Client).to(Target::Remote(call.socket)), wake - begin);
                 Next::Before(begin)
             }
+            (Some((call, socket)), Task::Request { .. }) if self.job && socket.serves => {
+                self.job(off, &call, (begin, wake), lo, task)
+            }
             (Some((call, socket)), Task::Request { .. }) if socket.serves => {
                 let step = Step::of(off, HopKind::OtherRequest).to(Target::Remote(call.socket));
                 if self.has_heard(off, begin, task) {
@@ -418,6 +366,22 @@ impl<'a> Walk<'a> {
             }
             _ => self.other(off, (begin, wake), lo, task),
         }
+    }
+
+    /// A sleep that ended with what a client brought which works for a broker: it has worked on what the broker sent it last. What the job
+    /// waited for before that are jobs of others.
+    fn job(&mut self, off: &OffCpu, call: &SocketCall, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
+        let step = Step::of(off, HopKind::Reply).to(Target::Remote(call.socket));
+        let Some(sent) = self.index.last_send(call.socket, call.since_ns) else {
+            return self.set_aside(off, Step { kind: HopKind::OtherRequest, ..step }, (begin, wake), lo, task);
+        };
+        let from = sent.since_ns.clamp(lo, wake);
+        self.emit(step, wake - from);
+        if sent.tid == off.tid {
+            return Next::Turn(from);
+        }
+        self.thread(sent.tid, lo, from, task);
+        Next::Done
     }
 
     /// Whether the reply that came was that to another request, after which this one had its turn: what is passed on has a limit, and

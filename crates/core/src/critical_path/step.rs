@@ -1,0 +1,65 @@
+//! The steps and pieces of a critical path: data of [`super::walk`].
+use parshall_evidence::timeline::OffCpu;
+use parshall_evidence::{FlowId, HopKind};
+
+/// What a step of a path refers to beside its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Nothing.
+    None,
+    /// A socket: its remote address.
+    Remote(FlowId),
+    /// What a descriptor of the thread's process refers to.
+    File(i32),
+    /// A thread that ran instead, or that is known by its id only.
+    Thread(u32),
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// The thread; 0 for none.
+    pub tid: u32,
+    /// What it did or waited for.
+    pub kind: HopKind,
+    /// The system call in which it waited, -1 for none.
+    pub syscall: i32,
+    /// What for.
+    pub target: Target,
+    /// Index of a stack.
+    pub stack: Option<u32>,
+}
+
+/// A part of a request's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The way to it; the last step is what the time was spent on.
+    pub steps: Vec<Step>,
+    /// How long.
+    pub ns: u64,
+}
+
+impl Piece {
+    /// It ends in a wait for work.
+    pub fn is_idle(&self) -> bool {
+        let leaf = self.steps.last().map(|step| step.kind);
+        matches!(leaf, Some(HopKind::Client | HopKind::Network | HopKind::Idle | HopKind::Unseen))
+    }
+}
+
+impl Step {
+    /// A step of a thread, beside which nothing is known.
+    pub fn new(tid: u32, kind: HopKind) -> Step {
+        Step { tid, kind, syscall: -1, target: Target::None, stack: None }
+    }
+
+    /// A sleep.
+    pub fn of(off: &OffCpu, kind: HopKind) -> Step {
+        Step { tid: off.tid, kind, syscall: off.syscall, target: Target::None, stack: off.stack }
+    }
+
+    /// The same, with what it refers to.
+    pub fn to(self, target: Target) -> Step {
+        Step { target, ..self }
+    }
+}
