@@ -162,6 +162,10 @@ mod tests {
         // Who should accept it waits for the client of another one.
         let busy = made().on(HopKind::AcceptQueue, "").thread(100, 101, "mariadbd").on(HopKind::Client, "poll");
         assert_ne!(of(busy), "connection-per-request");
+        // It computes for others: it would do so before requests of a connection that is kept, too. Who only makes processes would not.
+        let computes = |pid| made().on(HopKind::AcceptQueue, "").thread(pid, 101, "mariadbd").on(HopKind::OnCpu, "");
+        assert_eq!(of(computes(100)), "user-cpu-bound");
+        assert_eq!(of(computes(99)), "connection-per-request");
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl<'c> Context<'c> {
 
     /// What this part was spent on.
     pub fn spent(&self, part: &PartFact<'_>) -> Spent {
-        if self.opens && is_opening(part.rec) && self.may_claim(Spent::Setup, part) {
+        if self.opens && is_opening(self.service, part.rec) && self.may_claim(Spent::Setup, part) {
             return Spent::Setup;
         }
         match self.spent_on(part) {
@@ -531,19 +531,21 @@ impl<'c> Context<'c> {
 
 /// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
 fn opens(fact: &ServiceFact<'_>) -> bool {
-    let ns: f64 = fact.parts.iter().filter(|part| is_opening(part.rec)).map(|part| part.ns).sum();
+    let ns: f64 = fact.parts.iter().filter(|part| is_opening(fact.rec, part.rec)).map(|part| part.ns).sum();
     ns >= OPENING_SHARE * fact.time_ns && ratio(ns, fact.requests) >= super::FLOOR_NS
 }
 
 /// It comes before the request that a connection was opened for. What was not seen tells nothing of that, who waits to be accepted until
-/// another one is served, or until a limit allows it, would wait for a connection that is kept, too, and a name server, a disk or a timer
+/// another one is served or computed for, or until a limit allows it, would wait on a connection that is kept, too, and a name server, a disk or a timer
 /// that could be quick is a cause of its own.
-fn is_opening(part: &PathPart) -> bool {
+fn is_opening(service: &Service, part: &PathPart) -> bool {
     let Some(leaf) = part.hops.last() else { return false };
     let accepts = part.hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue);
     match leaf.kind {
         HopKind::Unseen | HopKind::NameServer | HopKind::Disk | HopKind::Timer => false,
         HopKind::Client | HopKind::Idle | HopKind::Network | HopKind::Reply if accepts => false,
+        // Who makes a process for each connection serves none.
+        HopKind::OnCpu | HopKind::RunQueue if accepts && service.pids.contains(&leaf.pid) => false,
         _ => part.setup,
     }
 }
