@@ -124,7 +124,7 @@ fn failed_accepts(facts: &Facts<'_>, pid: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Counters, DescriptorUse, HopKind, Role};
+    use parshall_evidence::{Confidence, Counters, DescriptorUse, HopKind, Role};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -144,6 +144,7 @@ mod tests {
         let report = judge(&capture(79, 96));
         assert_eq!(report.verdict.cause.as_deref(), Some("fd-limit"), "{report:#?}");
         assert!(report.verdict.summary.contains("79 of 96 descriptors"), "{}", report.verdict.summary);
+        assert_eq!(report.verdict.confidence, Confidence::Medium);
         // Those that are served wait for what others bring.
         let mut polls = capture(79, 96);
         let poll = Hops::new().thread(100, 101, "app").on(HopKind::OtherRequest, "epoll_wait");

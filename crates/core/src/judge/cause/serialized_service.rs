@@ -3,9 +3,12 @@
 //! By Little's law a request then takes as many reply intervals as requests are outstanding. Look-alikes: a thread at work all of
 //! the time (user-cpu-bound, or at capacity), a lock whose holder was seen (lock-contention), and timers that run side by side
 //! (timer-wait: their replies come bunched or at random).
+use parshall_evidence::HopKind;
+
 use super::base::{Cause, Outcome};
 use super::common::{Waits, beyond, not_spent, outstanding};
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -56,14 +59,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
          or raise it."
             .to_string()
     };
+    let brought = waits.leaf.kind == HopKind::OtherRequest;
     let mut candidate = waits.candidate(summary, evidence, fix);
+    // News that come at even times look the same.
+    candidate.gaps.extend(brought.then_some(Gap::Inferred("who brings what they wait for was not seen")));
     candidate.requests.iter_mut().for_each(|loss| loss.of_turns(1, gap));
     candidate.holds()
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{Confidence, HopKind};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::verdict_of;
@@ -114,7 +120,10 @@ mod tests {
         let way = Hops::new().thread(100, 101, "web").on(HopKind::Reply, "recvfrom").target("127.0.0.1:6379");
         let way = way.thread(200, 200, "redis-server").on(HopKind::OtherRequest, "epoll_wait");
         let service = || ServiceBuilder::new(8080).requests(12, 490.0).workers(12).part(way.clone(), 0.99).cpu(0.01);
-        assert_eq!(verdict_of(&with(service().gaps(80_000_000, 82_000_000, 90_000_000))), "serialized-service");
+        let report = crate::judge::judge(&with(service().gaps(80_000_000, 82_000_000, 90_000_000)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("serialized-service"));
+        // Whether a worker brings them, or they are news that come at even times, was not seen.
+        assert_eq!(report.verdict.confidence, Confidence::Medium);
         // What comes for all who wait at once, or at any time, is news.
         assert_eq!(verdict_of(&with(service().gaps(0, 1_000_000, 400_000_000))), "healthy");
     }
