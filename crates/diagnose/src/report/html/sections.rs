@@ -158,7 +158,7 @@ pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
 
 pub fn table(table: &Table) -> Markup {
     let body = html! {
-        div.wide tabindex="0" role="region" aria-label=(table.title.in_sentence_case()) {
+        div.wide tabindex="0" role="region" aria-label=(clean(&table.of)) {
             table.figures {
                 caption { (clean(&table.of)) }
                 thead {
