@@ -198,7 +198,7 @@ impl Session {
     /// Finds what has become of the subject since it was resolved, or since the last window.
     fn refresh(&mut self) {
         // A subject that is the whole host, a group or a namespace has all processes already.
-        let resolved_now = self.windows == 0 && !matches!(self.resolved.select, Select::Pids(_) | Select::Port(..));
+        let resolved_now = self.windows == 0 && !matches!(self.resolved.select, Select::Pids(_) | Select::Ports(..));
         if !resolved_now {
             self.resolved.refresh();
         }

@@ -22,10 +22,41 @@ pub fn pid(text: &str) -> Result<u32, UserError> {
         Ok(_) => Err(UserError::new(format!("`{text}` is not a process id"), "process ids are 1 and above")),
         Err(_) if text.starts_with(|c: char| c.is_ascii_alphabetic()) => Err(UserError::new(
             format!("`{text}` is not a process id"),
-            format!("`pidof {text}` prints the ids of a program of that name"),
+            format!("`--process {text}` names processes by their program"),
         )),
         Err(_) => Err(UserError::new(format!("`{text}` is not a process id"), "write one number, such as 4120")),
     }
+}
+
+/// Several process ids, as `pgrep` and `pidof` print them: with commas, blanks or line ends between them.
+pub fn pids(text: &str) -> Result<Vec<u32>, UserError> {
+    let pids = list(text).map(pid).collect::<Result<Vec<u32>, _>>()?;
+    if pids.is_empty() {
+        return Err(UserError::new(
+            "no process id is given",
+            "a command such as `pgrep nginx` prints nothing where no process has the name; `ps -e` lists the names",
+        ));
+    }
+    Ok(pids)
+}
+
+/// Several ports, with commas, blanks or line ends between them.
+pub fn ports(text: &str) -> Result<Vec<u16>, UserError> {
+    let ports = list(text).map(port).collect::<Result<Vec<u16>, _>>()?;
+    if ports.is_empty() { port(text).map(|port| vec![port]) } else { Ok(ports) }
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty())
+}
+
+/// The name of a process.
+pub fn process(text: &str) -> Result<String, UserError> {
+    let name = text.rsplit('/').next().unwrap_or_default();
+    if name.is_empty() || text.contains('\0') {
+        return Err(UserError::new("the name of the process is empty", "`ps -e` lists the names"));
+    }
+    Ok(name.to_owned())
 }
 
 /// A TCP or UDP port.
@@ -64,10 +95,21 @@ mod tests {
         assert_eq!(pid("1"), Ok(1));
         assert!(pid("0").is_err());
         assert!(pid("-1").is_err());
-        assert!(pid("nginx").unwrap_err().hint.contains("pidof nginx"));
+        assert!(pid("nginx").unwrap_err().hint.contains("--process nginx"));
         assert_eq!(port("65535"), Ok(65535));
         assert!(port("0").is_err());
         assert!(port("65536").is_err());
         assert!(cgroup("").is_err());
+    }
+
+    #[test]
+    fn lists() {
+        assert_eq!(pids("1, 2\n3\n"), Ok(vec![1, 2, 3]));
+        assert!(pids(" \n").unwrap_err().hint.contains("pgrep"));
+        assert!(pids("1,x").unwrap_err().what.contains("`x`"));
+        assert_eq!(ports("80,443 8080"), Ok(vec![80, 443, 8080]));
+        assert!(ports("").is_err() && ports("80,0").is_err() && ports("80-90").is_err());
+        assert_eq!(process("/usr/sbin/nginx").as_deref(), Ok("nginx"));
+        assert!(process("").is_err() && process("/bin/").is_err());
     }
 }

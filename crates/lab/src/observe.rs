@@ -25,7 +25,7 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
             let pid = testbed.pid(name).with_context(|| format!("the process {name} is not running"))?;
             Select::Pids(vec![pid])
         }
-        None => Select::Port(testbed.port(), Within::Named(Netns::All)),
+        None => Select::Ports(vec![testbed.port()], Within::Named(Netns::All)),
     };
     let (capture, _) = observe(
         &select,

@@ -12,11 +12,13 @@
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1
 #endif
 
-/* Which sockets of a process belong to the subject: all, or only those with the subject's port. */
+/* Which sockets of a process belong to the subject: all, or only those with one of the subject's ports. */
 enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
 
 /* Set before load. */
 const volatile u16 port = 0;
+/* Whether `more_ports` has further ones. */
+const volatile u8 has_more_ports = 0;
 const volatile u32 max_flows = 16384;
 /* The number of already open sockets that are tracked at once. Of the others, those that carried data within the last
  * `recent_jiffies` are; the rest are tracked at their first send or receive. */
@@ -27,6 +29,14 @@ u64 delack_fn = 0;
 u64 write_fn = 0;
 
 u32 n_flows = 0;
+
+/* The subject's ports but the first, in host order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, u16);
+	__type(value, u8);
+} more_ports SEC(".maps");
 
 /* Set by user space between two windows: what ends then is not reported. */
 u32 between_windows = 0;
@@ -242,7 +252,11 @@ static __always_inline u32 task_state(struct task_struct *task)
 
 static __always_inline bool port_matches(struct sock *sk)
 {
-	return READ(sk, __sk_common.skc_num) == port || READ(sk, __sk_common.skc_dport) == bpf_htons(port);
+	u16 local = READ(sk, __sk_common.skc_num), remote = bpf_ntohs(READ(sk, __sk_common.skc_dport));
+
+	if (local == port || remote == port)
+		return true;
+	return has_more_ports && (bpf_map_lookup_elem(&more_ports, &local) || bpf_map_lookup_elem(&more_ports, &remote));
 }
 
 /* Both arrays have 16 bytes. An IPv4 address is in the first four. */

@@ -25,5 +25,5 @@ pub mod udp;
 
 pub use features::{best_programs, stand_ins};
 pub use loaded::Counters;
-pub use probes::{Config, Error, Probes, Process, Scope, Tried};
+pub use probes::{Config, Error, PORTS_MAX, Probes, Process, Scope, Tried};
 pub use record::Event;

@@ -86,13 +86,16 @@ pub enum Error {
     },
 }
 
+/// The most ports that a subject is named by.
+pub const PORTS_MAX: usize = 64;
+
 /// Which sockets of a process belong to the subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
     /// All of them.
     All = 1,
-    /// Those with the subject's port at either end.
+    /// Those with one of the subject's ports at either end.
     Port = 2,
 }
 
@@ -101,8 +104,8 @@ pub enum Scope {
 pub struct Config {
     /// Processes of the subject.
     pub tgids: Vec<(u32, Scope)>,
-    /// The subject's port, for [`Scope::Port`].
-    pub port: Option<u16>,
+    /// The subject's ports, at most [`PORTS_MAX`], for [`Scope::Port`].
+    pub ports: Vec<u16>,
     /// The most flows that are tracked.
     pub max_flows: u32,
     /// The number of already open connections that are tracked at once. Of the others, those that carried data within
@@ -289,6 +292,10 @@ impl Probes {
             }
         };
         let probes = Self::new(programs).map_err(Error::Load)?;
+        for port in config.ports.iter().skip(1) {
+            let added = probes.programs.skel.maps.more_ports.update(&port.to_ne_bytes(), &[1], MapFlags::ANY);
+            added.map_err(|e| Error::Read { what: "table of ports", source: e.into() })?;
+        }
         for (tgid, scope) in &config.tgids {
             probes.add_process(*tgid, *scope)?;
         }
@@ -480,7 +487,8 @@ fn load_some(
 }
 
 fn configure(rodata: &mut skel::types::rodata, config: &Config) {
-    rodata.port = config.port.unwrap_or(0);
+    rodata.port = config.ports.first().copied().unwrap_or(0);
+    rodata.has_more_ports = (config.ports.len() > 1).into();
     rodata.max_flows = config.max_flows;
     rodata.eager_flows = config.eager_flows;
     rodata.recent_jiffies = config.recent_jiffies;

@@ -392,7 +392,7 @@ impl Window<'_> {
             observed: &observed.union(self.follower.ever_followed()).copied().collect(),
             // Also those that were started in the window, such as one for each connection.
             asked_pids: observed.clone(),
-            asked_ports: resolved.select.port().into_iter().collect(),
+            asked_ports: resolved.select.ports().to_vec(),
         });
         let followed_stalls = self.follower.keep_subject(&mut flows, &mut threads, &mut recorded);
         if resolved.select.by_process() {
@@ -488,7 +488,7 @@ fn served(resolved: &Resolved) -> impl Iterator<Item = FlowId> {
 fn config(resolved: &Resolved, options: &ObserveOptions) -> Config {
     Config {
         tgids: scopes(resolved),
-        port: resolved.select.port(),
+        ports: resolved.select.ports().to_vec(),
         max_flows: FLOWS_MAX,
         recent_jiffies: (RECENT.as_secs() * tick_hz()) as u32,
         // Where there are too many for all, the room is for those that carry data.

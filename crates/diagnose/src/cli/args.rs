@@ -15,11 +15,13 @@ use crate::trial::change::Change;
 
 /// Diagnose running processes, a port, a control group, a network namespace or the whole host
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(after_help = r#"Examples:
   parshall attach --port 7000
   parshall attach --pid 4120 --for 10s     the process and its children
   parshall attach --pid 4120 --only        without its children
-  parshall attach --pid 4120 --pid 4121 --format json
+  parshall attach --pid "$(pgrep -d, gunicorn)" --format json
+  parshall attach --process nginx          all processes of that name
+  parshall attach --port 80,443            what serves any of the ports
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --port 7000 -o report.txt
   parshall attach --port 7000 --html report.html
@@ -27,11 +29,11 @@ use crate::trial::change::Change;
   parshall attach --netns blue
   parshall attach --all --for 1m
 
-Exit codes: 0 done (whatever the verdict), 1 it failed, 2 wrong usage.")]
+Exit codes: 0 done (whatever the verdict), 1 it failed, 2 wrong usage."#)]
 pub struct AttachArgs {
     #[command(flatten)]
     pub(super) subject: SubjectArgs,
-    /// With --pid: just this process, without its children
+    /// With --pid or --process: just the processes, without their children
     #[arg(long)]
     pub(super) only: bool,
     /// How long to observe: 500ms, 5s, 1m (from 200ms to 1h)
@@ -43,16 +45,25 @@ pub struct AttachArgs {
     pub(super) report: ReportArgs,
 }
 
+/// The process ids of one `--pid`. An alias, because clap takes a `Vec` field for a repeated flag.
+pub(super) type Pids = Vec<u32>;
+/// The ports of one `--port`.
+pub(super) type Ports = Vec<u16>;
+
 /// The subject.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub struct SubjectArgs {
-    /// A process, its threads and its children (and theirs); may be given several times
-    #[arg(long, value_name = "PID", value_parser = flags::pid, conflicts_with_all = ["port", "cgroup", "netns", "all"])]
-    pub(super) pid: Vec<u32>,
-    /// Every socket of this network namespace with this TCP or UDP port at either end, and the processes that hold them
-    #[arg(long, value_name = "PORT", value_parser = flags::port, conflicts_with_all = ["cgroup", "all"])]
-    pub(super) port: Option<u16>,
+    /// A process, its threads and its children (and theirs); several with commas or blanks between them, or repeated
+    #[arg(long, value_name = "PID,...", value_parser = flags::pids, conflicts_with_all = ["port", "cgroup", "netns", "all"])]
+    pub(super) pid: Vec<Pids>,
+    /// Every process of this name (`ps -e`) or of a program of this name, and their children; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = flags::process, conflicts_with_all = ["pid", "port", "cgroup", "netns", "all"])]
+    pub(super) process: Vec<String>,
+    /// Every socket of this network namespace with this TCP or UDP port at either end, and the processes that hold them; several with
+    /// commas between them, or repeated
+    #[arg(long, value_name = "PORT,...", value_parser = flags::ports, conflicts_with_all = ["cgroup", "all"])]
+    pub(super) port: Vec<Ports>,
     /// Every process of this control group and of those below it
     #[arg(long, value_name = "PATH", value_parser = flags::cgroup, conflicts_with_all = ["netns", "all"])]
     pub(super) cgroup: Option<PathBuf>,
@@ -189,12 +200,16 @@ pub struct TryArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct TrySubjectArgs {
-    /// A process, its threads and its children
-    #[arg(long, value_name = "PID", value_parser = flags::pid)]
-    pub(super) pid: Option<u32>,
-    /// The service on this TCP port: its connections, at both ends if both are here, and the processes that serve it
-    #[arg(long, value_name = "PORT", value_parser = flags::port)]
-    pub(super) port: Option<u16>,
+    /// A process, its threads and its children; several with commas or blanks between them, or repeated
+    #[arg(long, value_name = "PID,...", value_parser = flags::pids)]
+    pub(super) pid: Vec<Pids>,
+    /// Every process of this name or of a program of this name, and their children; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = flags::process)]
+    pub(super) process: Vec<String>,
+    /// The service on this TCP port: its connections, at both ends if both are here, and the processes that serve it; several with commas
+    /// between them, or repeated
+    #[arg(long, value_name = "PORT,...", value_parser = flags::ports)]
+    pub(super) port: Vec<Ports>,
 }
 
 /// In which network namespaces `parshall try --port` looks.

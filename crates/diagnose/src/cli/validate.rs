@@ -1,8 +1,10 @@
 //! Arguments checked and made requests of: what everything behind the command line may rely on.
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use parshall_bpf::diagnose::PORTS_MAX;
 use parshall_core::report::Detail;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
@@ -10,7 +12,7 @@ use parshall_host::netns::Netns;
 use parshall_host::output::{Destination, style_for};
 
 use super::args::{
-    AttachArgs, DoctorArgs, ObserveArgs, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs, TrySubjectArgs,
+    AttachArgs, DoctorArgs, ObserveArgs, Ports, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs, TrySubjectArgs,
 };
 use super::value::MAX_WINDOW;
 use crate::report::Print;
@@ -25,15 +27,15 @@ impl AttachArgs {
     /// Checks them.
     pub fn validate(self, read_relay: ReadRelay) -> Result<AttachRequest, UserError> {
         // Not clap's `requires`: that says nothing where another of the group excludes --pid.
-        if self.only && self.subject.pid.is_empty() {
+        if self.only && self.subject.pid.is_empty() && self.subject.process.is_empty() {
             return Err(UserError::new(
-                "`--only` goes with `--pid`, and no process is given",
+                "`--only` goes with `--pid` or `--process`, and no process is given",
                 "`parshall attach --pid N --only` observes the process N without its children",
             ));
         }
         let results = self.report.validate(self.observe.save.clone(), Destination::Stdout)?;
         Ok(AttachRequest {
-            select: self.subject.validate(self.only),
+            select: self.subject.validate(self.only)?,
             observe: self.observe.validate(self.window, read_relay),
             results,
         })
@@ -82,7 +84,7 @@ impl TryArgs {
         }
         Ok(TryRequest {
             change: self.change,
-            select: self.subject.validate(self.within.netns),
+            select: self.subject.validate(self.within.netns)?,
             pairs: self.pairs,
             observe: ObserveOptions {
                 window: self.window,
@@ -100,10 +102,13 @@ impl TryArgs {
 
 impl TrySubjectArgs {
     /// clap's group has made sure that exactly one is given.
-    fn validate(self, netns: Option<Netns>) -> Select {
-        match self.port {
-            Some(port) => Select::Port(port, netns.into()),
-            None => Select::Pids(self.pid.into_iter().collect()),
+    fn validate(self, netns: Option<Netns>) -> Result<Select, UserError> {
+        if !self.process.is_empty() {
+            return Ok(Select::Named { names: self.process, only: false });
+        }
+        match self.port.is_empty() {
+            false => Ok(Select::Ports(ports(self.port)?, netns.into())),
+            true => Ok(Select::Pids(once_each(self.pid))),
         }
     }
 }
@@ -117,20 +122,38 @@ impl DoctorArgs {
 
 impl SubjectArgs {
     /// clap has made sure that one is given, and no two that exclude each other.
-    fn validate(self, only: bool) -> Select {
-        let SubjectArgs { mut pid, port, cgroup, netns, all: _ } = self;
+    fn validate(self, only: bool) -> Result<Select, UserError> {
+        let SubjectArgs { pid, process, port, cgroup, netns, all: _ } = self;
+        if !process.is_empty() {
+            return Ok(Select::Named { names: process, only });
+        }
         if !pid.is_empty() {
-            pid.sort_unstable();
-            pid.dedup();
-            return if only { Select::Only(pid) } else { Select::Pids(pid) };
+            let pids = once_each(pid);
+            return Ok(if only { Select::Only(pids) } else { Select::Pids(pids) });
         }
-        match (port, cgroup, netns) {
-            (Some(port), _, netns) => Select::Port(port, netns.into()),
-            (_, Some(path), _) => Select::Cgroup(path),
-            (None, None, Some(Netns::All) | None) => Select::All,
-            (None, None, Some(netns)) => Select::Netns(netns),
+        if !port.is_empty() {
+            return Ok(Select::Ports(ports(port)?, netns.into()));
         }
+        Ok(match (cgroup, netns) {
+            (Some(path), _) => Select::Cgroup(path),
+            (None, Some(Netns::All) | None) => Select::All,
+            (None, Some(netns)) => Select::Netns(netns),
+        })
     }
+}
+
+/// All of several lists, each once and in order.
+fn once_each<T: Ord>(lists: Vec<Vec<T>>) -> Vec<T> {
+    lists.into_iter().flatten().collect::<BTreeSet<T>>().into_iter().collect()
+}
+
+fn ports(given: Vec<Ports>) -> Result<Vec<u16>, UserError> {
+    let ports = once_each(given);
+    if ports.len() > PORTS_MAX {
+        let what = format!("{} ports are given, and a subject has at most {PORTS_MAX}", ports.len());
+        return Err(UserError::new(what, "name the processes instead, with --process or --pid"));
+    }
+    Ok(ports)
 }
 
 impl ObserveArgs {

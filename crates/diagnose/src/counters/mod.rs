@@ -106,9 +106,9 @@ impl<'a> Watch<'a> {
 
     fn is_ours(&self, netns: u64, socket: &TcpSocket, owners: &Owners) -> bool {
         let everything = matches!(self.resolved.select, Select::Netns(_) | Select::All);
-        let port = self.resolved.select.port() == Some(socket.record.local_port) && self.resolved.asks(netns);
+        let asked = self.resolved.select.ports().contains(&socket.record.local_port) && self.resolved.asks(netns);
         let owner = owners.pid(u64::from(socket.record.inode));
-        everything || port || owner != 0 && self.serving.as_ref().is_none_or(|serving| serving.contains(&owner))
+        everything || asked || owner != 0 && self.serving.as_ref().is_none_or(|serving| serving.contains(&owner))
     }
 }
 

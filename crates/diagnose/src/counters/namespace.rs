@@ -70,7 +70,7 @@ impl Reading {
         let queues = [Group::Queues, Group::Memory];
         dump(&selection(Kind::Tcp, states::LISTEN, &queues), &mut self.listeners);
         dump(&selection(Kind::Udp, u32::MAX, &queues), &mut self.udp);
-        let ports: Vec<_> = resolved.select.port().map(|port| (Side::Either, port)).into_iter().collect();
+        let ports: Vec<_> = resolved.select.ports().iter().map(|&port| (Side::Either, port)).collect();
         if in_use <= CONNECTED_MAX {
             let figures = [
                 Group::Queues,
@@ -92,8 +92,9 @@ impl Reading {
         let of = f64::from(range.1.saturating_sub(range.0)) + 1.0;
         if at_end && (in_use + self.time_wait) as f64 >= PORTS_WORTH * of {
             // The ends with a port of the range; where the kernel chose it, the port asked for is at the other end.
-            let asked = resolved.select.port().filter(|port| !(range.0..=range.1).contains(port));
-            let ports = asked.map_or(ports, |port| vec![(Side::Remote, port)]);
+            let of_range = |(_, port): &(Side, u16)| (range.0..=range.1).contains(port);
+            let ports =
+                ports.into_iter().map(|of| if of_range(&of) { of } else { (Side::Remote, of.1) }).collect::<Vec<_>>();
             let selected = Selection { ports, ..selection(Kind::Tcp, states::CONNECTED | 1 << TIME_WAIT, &[]) };
             // A dump that the kernel ends early still shows what came before.
             let _ = diag.each(&selected, &mut |socket| self.take_port(socket));

@@ -147,11 +147,10 @@ impl Flows {
     }
 
     fn dump(&mut self, source: &mut Source, now: &impl Fn() -> u64, resolved: &Resolved) -> std::io::Result<()> {
-        let port = self.select.port();
         let selection = Selection {
             groups: sampled_groups(),
             states: states::CONNECTED,
-            ports: port.map(|port| (Side::Either, port)).into_iter().collect(),
+            ports: self.select.ports().iter().map(|&port| (Side::Either, port)).collect(),
             ..Selection::default()
         };
         let mut sampled = std::mem::take(&mut self.sampled);

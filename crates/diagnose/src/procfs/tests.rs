@@ -127,7 +127,7 @@ impl Stop for After {
 #[test]
 fn the_user_may_stop_it() {
     let child = child::start("idle");
-    let mut session = session::open(&Select::Port(child.port, Within::Own), Some(Rung::Procfs));
+    let mut session = session::open(&Select::Ports(vec![child.port], Within::Own), Some(Rung::Procfs));
     let stop = After(Instant::now() + Duration::from_millis(200));
     let capture = session::window(&mut session, 30_000, &stop);
     assert!(capture.window_ns < 10_000_000_000);

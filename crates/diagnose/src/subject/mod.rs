@@ -5,6 +5,7 @@
 //! samples or judges.
 mod cgroup;
 mod hints;
+mod named;
 mod netns;
 mod other_sockets;
 mod process;
@@ -60,7 +61,15 @@ pub fn resolve(select: &Select) -> Result<Resolved> {
             let pids = checked_pids(pids, &mut notes)?;
             of_processes(select, pids, notes)
         }
-        Select::Port(port, within) => of_port(*port, within, notes)?,
+        Select::Named { names, only } => {
+            let pids = named::pids(names, &mut notes)?;
+            let (select, pids) = match only {
+                true => (Select::Only(pids.clone()), pids),
+                false => (Select::Pids(pids.clone()), with_descendants(pids)),
+            };
+            of_processes(&select, pids, notes)
+        }
+        Select::Ports(ports, within) => of_ports(ports, within, notes)?,
         Select::Cgroup(path) => {
             let pids = cgroup::pids(path)?;
             of_processes(select, pids, notes)
@@ -143,22 +152,24 @@ fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved
 }
 
 /// Sockets first: the processes are those that hold them.
-fn of_port(port: u16, within: &Within, mut notes: Vec<String>) -> Result<Resolved> {
+fn of_ports(ports: &[u16], within: &Within, mut notes: Vec<String>) -> Result<Resolved> {
     let namespaces = netns::all(&mut notes);
     let asked = match within {
         Within::Own => Namespace::own(),
         Within::Named(netns) => netns::named(netns)?,
     };
     let asked = asked.map(|namespace| BTreeSet::from([namespace.ino]));
-    let rows = table::dump_port(&namespaces, port, &mut notes);
-    let elsewhere = table::served_elsewhere(&rows, port, asked.as_ref());
-    let rows = table::of_namespaces(rows, asked.as_ref());
-    if rows.is_empty() {
-        let searched: Vec<Namespace> = namespaces.into_iter().filter(|n| asks(asked.as_ref(), n.ino)).collect();
-        return Err(hints::no_such_port(port, within, &searched, &elsewhere).into());
+    let all = table::dump_ports(&namespaces, ports, &mut notes);
+    let rows = table::of_namespaces(all.clone(), asked.as_ref());
+    for &port in ports {
+        let elsewhere = table::served_elsewhere(&all, port, asked.as_ref());
+        if !rows.iter().any(|row| row.has(port)) {
+            let searched: Vec<Namespace> = namespaces.into_iter().filter(|n| asks(asked.as_ref(), n.ino)).collect();
+            return Err(hints::no_such_port(port, within, &searched, &elsewhere).into());
+        }
+        notes.extend(hints::also_served(port, &elsewhere));
     }
-    notes.extend(hints::also_served(port, &elsewhere));
-    let mut resolved = Resolved::new(Select::Port(port, within.clone()), notes);
+    let mut resolved = Resolved::new(Select::Ports(ports.to_vec(), within.clone()), notes);
     resolved.namespaces = namespaces;
     resolved.within = asked;
     let inodes: HashSet<u64> = rows.iter().map(|row| u64::from(row.socket.record.inode)).collect();

@@ -31,7 +31,7 @@ impl Resolved {
     pub fn refresh(&mut self) -> Changes {
         let mut changes = Changes::default();
         let mut candidates = Vec::new();
-        let follow_children = matches!(self.select, Select::Pids(_) | Select::Port(..));
+        let follow_children = matches!(self.select, Select::Pids(_) | Select::Ports(..));
         let listed = proc_fs::lists_children();
         self.processes.retain_mut(|process| {
             if !alive(process) {
@@ -80,16 +80,16 @@ impl Resolved {
     pub fn sockets_now(&mut self) -> Vec<Sock> {
         let pids: Vec<u32> = self.processes.iter().map(|process| process.pid).collect();
         let mut holders = Holders::of_pids(&pids);
-        let port = self.select.port();
-        let rows = match port {
-            Some(port) => table::dump_port(&self.namespaces, port, &mut Vec::new()),
-            None => table::dump(&self.namespaces, &mut Vec::new()),
+        let ports = self.select.ports();
+        let rows = match ports {
+            [] => table::dump(&self.namespaces, &mut Vec::new()),
+            ports => table::dump_ports(&self.namespaces, ports, &mut Vec::new()),
         };
         let rows: Vec<Row> =
             table::of_namespaces(rows, self.within.as_ref()).into_iter().filter(|row| !row.is_udp()).collect();
         let inodes = rows.iter().map(|row| u64::from(row.socket.record.inode)).filter(|&inode| inode != 0);
         let all: HashSet<u64> = inodes.collect();
-        if port.is_some() && all.iter().any(|&inode| holders.first(inode).is_none()) {
+        if !ports.is_empty() && all.iter().any(|&inode| holders.first(inode).is_none()) {
             holders = Holders::of_inodes(&all);
             let holding: BTreeSet<u32> = all.iter().flat_map(|&inode| holders.pids(inode)).collect();
             self.add_processes(&holding.into_iter().collect::<Vec<u32>>());

@@ -23,9 +23,11 @@ pub enum Select {
     Pids(Vec<u32>),
     /// Processes and their threads, without their children.
     Only(Vec<u32>),
-    /// Every socket with this TCP or UDP port at either end, the other ends of their connections in whatever network namespace of
+    /// Those with one of these names, as [`super::named::pids`] finds them, and their children or not.
+    Named { names: Vec<String>, only: bool },
+    /// Every socket with one of these TCP or UDP ports, in ascending order, at either end, the other ends of their connections in whatever network namespace of
     /// this host, and the processes that hold them.
-    Port(u16, Within),
+    Ports(Vec<u16>, Within),
     /// Every process of a control group, given by its path.
     Cgroup(PathBuf),
     /// Every process and socket of a network namespace.
@@ -52,17 +54,17 @@ impl From<Option<Netns>> for Within {
 impl Select {
     /// What a process of the subject forks while it is observed belongs to the subject.
     pub fn follows_children(&self) -> bool {
-        !matches!(self, Select::Only(_))
+        !matches!(self, Select::Only(_) | Select::Named { only: true, .. })
     }
 
-    /// The port, where the subject is named by one.
-    pub fn port(&self) -> Option<u16> {
-        if let Select::Port(port, _) = self { Some(*port) } else { None }
+    /// The ports, where the subject is named by some.
+    pub fn ports(&self) -> &[u16] {
+        if let Select::Ports(ports, _) = self { ports } else { &[] }
     }
 
     /// The processes are named, and the sockets are theirs; otherwise it is the other way round.
     pub fn by_process(&self) -> bool {
-        matches!(self, Select::Pids(_) | Select::Only(_) | Select::Cgroup(_))
+        matches!(self, Select::Pids(_) | Select::Only(_) | Select::Named { .. } | Select::Cgroup(_))
     }
 }
 
@@ -158,8 +160,11 @@ impl Resolved {
     /// Where a port was asked for: the processes that serve it. The others are its clients, of which only the connections to the
     /// port belong to the subject. None for other subjects.
     pub fn serving(&self) -> Option<HashSet<u32>> {
-        let port = self.select.port()?;
-        let listens = |sock: &&Sock| sock.serves() && sock.local.port() == port;
+        let ports = self.select.ports();
+        if ports.is_empty() {
+            return None;
+        }
+        let listens = |sock: &&Sock| sock.serves() && ports.contains(&sock.local.port());
         let listeners: HashSet<u64> = self.sockets.iter().filter(listens).map(|sock| sock.inode).collect();
         // Workers share the listener that their parent opened, so it is searched in each process.
         let serves = |pid: &u32| {
@@ -202,9 +207,7 @@ impl Resolved {
     pub(super) fn describe(&mut self, select: &Select) {
         let mut ports: BTreeSet<u16> = self.sockets.iter().filter(|s| s.listening).map(|s| s.local.port()).collect();
         self.listen_ports = ports.iter().copied().collect();
-        if let Select::Port(port, _) = select {
-            ports.insert(*port);
-        }
+        ports.extend(select.ports());
         let netns: BTreeSet<u64> = self.namespaces.iter().map(|namespace| namespace.ino).collect();
         self.subject = Subject {
             pids: self.processes.iter().map(|process| process.pid).collect(),

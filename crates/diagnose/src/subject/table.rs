@@ -48,6 +48,11 @@ impl Row {
         Kind::of(&self.socket.record) == Kind::Udp
     }
 
+    /// It has this port at either end.
+    pub fn has(&self, port: u16) -> bool {
+        self.socket.record.local_port == port || self.socket.record.remote_port == port
+    }
+
     /// It accepts connections on its port, or receives datagrams of anybody.
     fn serves(&self, port: u16) -> bool {
         let record = &self.socket.record;
@@ -60,9 +65,9 @@ pub fn dump(namespaces: &[Namespace], notes: &mut Vec<String>) -> Vec<Row> {
     dump_of(namespaces, &[tcp()], notes)
 }
 
-/// Those with a port at either end, and the UDP sockets.
-pub fn dump_port(namespaces: &[Namespace], port: u16, notes: &mut Vec<String>) -> Vec<Row> {
-    let ports = vec![(Side::Either, port)];
+/// Those with one of the ports at either end, and the UDP sockets.
+pub fn dump_ports(namespaces: &[Namespace], ports: &[u16], notes: &mut Vec<String>) -> Vec<Row> {
+    let ports: Vec<_> = ports.iter().map(|&port| (Side::Either, port)).collect();
     let udp = Selection { kinds: Kinds::of([Kind::Udp]), states: u32::MAX, ports: ports.clone(), ..tcp() };
     dump_of(namespaces, &[Selection { ports, ..tcp() }, udp], notes)
 }

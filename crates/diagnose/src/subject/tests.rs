@@ -11,7 +11,7 @@ fn user_error(select: &Select) -> UserError {
 #[test]
 fn a_port_leads_to_its_processes_and_both_ends() {
     let child = child::start("idle");
-    let resolved = resolve(&Select::Port(child.port, Within::Own)).expect("it listens");
+    let resolved = resolve(&Select::Ports(vec![child.port], Within::Own)).expect("it listens");
     assert_eq!(resolved.subject.pids, [child.pid()]);
     assert_eq!(resolved.subject.comms.len(), 1);
     assert!(resolved.subject.ports.contains(&child.port));
@@ -55,7 +55,7 @@ fn user_errors_come_with_hints() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = free.local_addr().expect("bound").port();
     drop(free);
-    let closed = user_error(&Select::Port(port, Within::Own));
+    let closed = user_error(&Select::Ports(vec![port], Within::Own));
     assert_eq!(
         closed.what,
         format!("nothing listens on or is connected to TCP or UDP port {port} in this network namespace")

@@ -402,11 +402,14 @@ impl<'a> Changer<'a> {
         })
     }
 
-    /// The processes of the service: those that serve a port, and its clients only if no process here serves it.
+    /// The processes of the service: those that serve its ports, and its clients only if no process here serves it.
     fn serving(&self) -> Vec<&Process> {
         let all = || self.subject.processes.iter();
-        let Some(port) = self.subject.select.port() else { return all().collect() };
-        let sockets = self.subject.sockets.iter().filter(|sock| sock.local.port() == port && sock.inode != 0);
+        let ports = self.subject.select.ports();
+        if ports.is_empty() {
+            return all().collect();
+        }
+        let sockets = self.subject.sockets.iter().filter(|sock| ports.contains(&sock.local.port()) && sock.inode != 0);
         let served: HashSet<u64> = sockets.map(|sock| sock.inode).collect();
         let holds = |process: &&Process| proc_fs::sockets(process.pid).iter().any(|(_, inode)| served.contains(inode));
         let serving: Vec<&Process> = all().filter(holds).collect();

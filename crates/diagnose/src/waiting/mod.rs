@@ -37,7 +37,7 @@ pub struct Watch<'a> {
 impl<'a> Watch<'a> {
     /// Reads what waits when the window begins.
     pub fn start(resolved: &'a Resolved) -> Self {
-        let table = Table::read(&resolved.namespaces, resolved.select.port());
+        let table = Table::read(&resolved.namespaces, resolved.select.ports());
         let first: HashMap<u64, Row> = table.candidates().map(|row| (row.cookie, row.clone())).collect();
         // Where nothing waits at the begin, it does not matter since when threads sleep.
         let timeslices = if first.is_empty() { HashMap::new() } else { threads::timeslices(&resolved.processes) };
@@ -48,12 +48,12 @@ impl<'a> Watch<'a> {
     pub fn finish(&self) -> Option<Waiting> {
         let still_ns = self.at.elapsed().as_nanos() as u64;
         let mut resolved = self.resolved.clone();
-        let port = resolved.select.port();
-        if port.is_some() && Table::read(&resolved.namespaces, port).candidates().next().is_none() {
+        let ports = resolved.select.ports();
+        if !ports.is_empty() && Table::read(&resolved.namespaces, ports).candidates().next().is_none() {
             return None;
         }
         resolved.refresh();
-        let mut table = Table::read(&resolved.namespaces, None);
+        let mut table = Table::read(&resolved.namespaces, &[]);
         table.candidates().next()?;
         table.add_other_namespaces();
         let rows: Vec<&Row> = table.waiting().collect();
@@ -133,13 +133,15 @@ impl<'a> Subject<'a> {
 
     fn has(&self, row: &Row, pids: &[u32]) -> bool {
         match &self.resolved.select {
-            Select::Port(port, _) => {
+            Select::Ports(ports, _) => {
                 let own = if row.serves { row.local.port() } else { row.remote.port() };
-                own == *port && self.resolved.asks(row.netns) && !pids.is_empty()
+                ports.contains(&own) && self.resolved.asks(row.netns) && !pids.is_empty()
             }
             Select::Netns(_) => self.resolved.namespaces.iter().any(|n| n.ino == row.netns) && !pids.is_empty(),
             Select::All => !pids.is_empty(),
-            Select::Pids(_) | Select::Only(_) | Select::Cgroup(_) => pids.iter().any(|pid| self.pids.contains(pid)),
+            Select::Pids(_) | Select::Only(_) | Select::Named { .. } | Select::Cgroup(_) => {
+                pids.iter().any(|pid| self.pids.contains(pid))
+            }
         }
     }
 }

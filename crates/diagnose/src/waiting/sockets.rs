@@ -98,18 +98,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads the sockets of the namespaces, or those with a port at either end.
-    pub fn read(namespaces: &[Namespace], port: Option<u16>) -> Self {
+    /// Reads the sockets of the namespaces, or those with one of the ports at either end where some are given.
+    pub fn read(namespaces: &[Namespace], ports: &[u16]) -> Self {
         let mut table = Self::default();
-        table.add(namespaces, port);
+        table.add(namespaces, ports);
         table
     }
 
-    fn add(&mut self, namespaces: &[Namespace], port: Option<u16>) {
+    fn add(&mut self, namespaces: &[Namespace], ports: &[u16]) {
         let selection = Selection {
             groups: Groups::of([Group::Queues, Group::Times, Group::Traffic]),
             states: 1 << ESTABLISHED | 1 << SYN_SENT | 1 << CLOSE_WAIT | 1 << LISTEN,
-            ports: port.map(|port| (Side::Either, port)).into_iter().collect(),
+            ports: ports.iter().map(|&port| (Side::Either, port)).collect(),
             ..Selection::default()
         };
         for namespace in namespaces.iter().filter(|namespace| self.read.insert(namespace.ino)) {
@@ -134,7 +134,7 @@ impl Table {
         let ends: HashSet<(SocketAddr, SocketAddr)> = self.rows.iter().map(|row| (row.local, row.remote)).collect();
         let leaves = |row: &Row| !row.remote.ip().is_loopback() && !ends.contains(&(row.remote, row.local));
         if self.candidates().any(leaves) {
-            self.add(&all_namespaces(&mut Vec::new()), None);
+            self.add(&all_namespaces(&mut Vec::new()), &[]);
         }
     }
 

@@ -27,7 +27,7 @@ fn a_connection_in_the_accept_queue_of_a_child() {
     let child = child::start("full-queues");
     let mut client = TcpStream::connect(("127.0.0.1", child.port)).expect("loopback");
     client.write_all(b"GET").expect("loopback");
-    let port = Select::Port(child.port, crate::subject::Within::Own);
+    let port = Select::Ports(vec![child.port], crate::subject::Within::Own);
     for select in [Select::Pids(vec![child.pid()]), port] {
         let waiting = until_something_waits(&select, |w| w.ends.iter().any(|end| end.serves && end.still_ns > 0));
         let own = client.local_addr().expect("connected");

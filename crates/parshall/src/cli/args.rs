@@ -10,14 +10,16 @@ use super::parts;
     version = parts::version(),
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "Examples:
+    help_template = "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Commands:\n{subcommands}\n\nOptions:\n{options}{after-help}",
+    before_help = "Examples:
   parshall attach --port 7000       why is the service on port 7000 slow?
   parshall run -- ./echo_bench      diagnose a command from its start to its end
-  parshall try nodelay --port 7000  measure with and without a change
-  parshall doctor                   what this host allows
-  parshall lab run nagle-stall      see a diagnosis of a known fault
+  parshall try nodelay --port 7000  make one change, measure with it and without
+  parshall show slow.json           show a case again that `--save` has kept
+  parshall doctor                   what this host allows, and what is lost
 
--v logs more on stderr and -q less, each repeatable; PARSHALL_LOG=LEVEL or TARGET=LEVEL,... sets levels, from error, warn, info, debug to trace.
+`parshall COMMAND --help` shows the options of a command, with examples.",
+    after_help = "-v logs more on stderr and -q less, each repeatable; PARSHALL_LOG=LEVEL or TARGET=LEVEL,... sets levels, from error, warn, info, debug to trace.
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage."
 )]

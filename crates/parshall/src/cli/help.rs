@@ -7,6 +7,10 @@ const HARD_SPACE: &str = "\u{a0}";
 pub fn unbroken(command: clap::Command) -> clap::Command {
     let held = |text: Option<&clap::builder::StyledStr>| text.map(|text| hold(&text.to_string()));
     let (about, after) = (held(command.get_about()), held(command.get_after_help()));
+    let command = match held(command.get_before_help()) {
+        Some(before) => command.before_help(before),
+        None => command,
+    };
     let command = match about {
         Some(about) => command.about(about),
         None => command,

@@ -1,8 +1,10 @@
 //! The command line: the products' own flags under one name.
 //!
-//! `args.rs` lists the commands, `usage_error.rs` turns every refusal into one `error:` and one `hint:` line. Flags and their
+//! `args.rs` lists the commands, `usage_error.rs` turns every refusal into one `error:` and one `hint:` line, `guesses.rs` has those for
+//! the words of other tools. Flags and their
 //! validation belong to each product's `cli` module; nothing here reads from the host.
 mod args;
+mod guesses;
 mod help;
 mod parts;
 mod usage_error;
@@ -107,8 +109,12 @@ fn relay_start(_: &[String]) -> Option<RelayStart> {
     None
 }
 
-/// `parshall help lab run` means `parshall lab run --help`. clap's own `help` command would stand in every list of commands.
+/// `parshall` alone means `parshall --help`, and `parshall help lab run` means `parshall lab run --help`. clap's own `help` command would
+/// stand in every list of commands.
 fn asked_for_help(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.len() == 1 {
+        arguments.push("--help".into());
+    }
     if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
         arguments.push("--help".into());

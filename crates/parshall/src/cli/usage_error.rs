@@ -6,6 +6,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use parshall_host::error::UserError;
 
+use super::guesses;
+
 /// Whether this is the text of `--help` or `--version`, which clap returns as an error.
 pub fn is_requested_text(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
@@ -30,7 +32,9 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
                 at.strip_prefix("parshall sockets ").and_then(|command| parshall_sockets::cli::hint(command, &flag));
             #[cfg(not(feature = "sockets"))]
             let hint: Option<&str> = None;
-            let hint = hint.map_or_else(|| unknown_argument_hint(error, &flag, &at, usage), str::to_owned);
+            let hint = hint.or_else(|| guesses::of_flag(&at, &flag)).map(str::to_owned);
+            let hint = hint.or_else(|| subject_hint(&at, &flag, arguments));
+            let hint = hint.unwrap_or_else(|| unknown_argument_hint(error, &flag, &at, usage));
             UserError::new(format!("`{flag}` {what} `{at}`"), hint)
         }
         ErrorKind::InvalidSubcommand => {
@@ -38,6 +42,8 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
             let near = words(error, ContextKind::SuggestedSubcommand);
             let hint = if super::parts::left_out().contains(&name.as_str()) {
                 format!("this parshall was built without {name}; `make build` builds one with everything")
+            } else if let Some(hint) = guesses::of_verb(&at, &name) {
+                hint.to_owned()
             } else if near.is_empty() {
                 format!("`{at} --help` lists the commands")
             } else {
@@ -67,6 +73,30 @@ pub fn from_clap(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
             UserError::new(what, hint)
         }
         _ => UserError::new(first_line(error), usage),
+    }
+}
+
+/// A subject without the flag that says what it is.
+fn subject_hint(at: &str, word: &str, arguments: &[OsString]) -> Option<String> {
+    let is_number = word.chars().all(|c| c.is_ascii_digit());
+    let is_path = word.starts_with('/');
+    let list = ["--port", "--pid"].into_iter().find(|flag| arguments.iter().any(|argument| argument == flag));
+    match at {
+        _ if word.starts_with('-') => None,
+        "parshall attach" | "parshall try" | "parshall sockets once" | "parshall sockets stream"
+            if is_number && list.is_some() =>
+        {
+            Some(format!("write several with commas between them, as `{} 1,2`", list.unwrap_or_default()))
+        }
+        "parshall try" if is_number => Some(format!("say what it is: `--port {word}` or `--pid {word}`")),
+        "parshall try" => Some(format!("say what it is: `--process {word}`, `--port PORT` or `--pid PID`")),
+        "parshall show" => Some("one case is shown at a time: type the command once for each".to_owned()),
+        "parshall attach" if is_number => Some(format!("say what it is: `{at} --port {word}` or `{at} --pid {word}`")),
+        "parshall attach" if is_path => {
+            Some(format!("say what it is: `{at} --cgroup {word}`; a process goes behind --process"))
+        }
+        "parshall attach" => Some(format!("say what it is: `{at} --process {word}` or `{at} --port PORT`")),
+        _ => None,
     }
 }
 
@@ -139,21 +169,42 @@ fn missing(error: &clap::Error, at: &str, usage: String) -> UserError {
     if at == "parshall attach" {
         return UserError::new(
             "no subject is given",
-            "name one of --pid N, --port N, --cgroup PATH, --netns NAME or --all, as in `parshall attach --port 7000`",
+            "name one of --port N, --process NAME, --pid N, --cgroup PATH, --netns NAME or --all, as in `parshall attach --port 7000`",
         );
     }
     if at == "parshall try" {
-        let what =
-            if names.iter().any(|name| name.contains("CHANGE")) { "what to change" } else { "whose service it is" };
+        let what = match names.iter().any(|name| name.contains("CHANGE")) {
+            true => "what to change is not given",
+            false => "no service is given",
+        };
         return UserError::new(
-            format!("{what} is not given"),
-            "name a change and one of --pid N and --port N, as in `parshall try nodelay --port 7000`",
+            what,
+            "name a change and one of --port N, --process NAME and --pid N, as in `parshall try nodelay --port 7000`",
         );
+    }
+    if at.starts_with("parshall tunnel ") {
+        let verb = at.rsplit(' ').next().unwrap_or_default();
+        let hint = match verb {
+            "up" => {
+                "name the interface, `parshall tunnel up wg0`, for /etc/wireguard/wg0.conf, or a file, as ./wg0.conf"
+                    .to_owned()
+            }
+            _ => format!(
+                "name the interface, as in `parshall tunnel {verb} wg0`; `parshall tunnel show` lists those that are up"
+            ),
+        };
+        return UserError::new(format!("{} is not given", names.join(" and ")), hint);
     }
     if at == "parshall lab run" {
         return UserError::new(
             "no case, fault or control is named",
             "`parshall lab list` shows the names; begin with `parshall lab run nagle-stall`",
+        );
+    }
+    if at == "parshall show" {
+        return UserError::new(
+            "<CASE> is not given",
+            "name a file that `--save FILE` has written: `parshall attach --port 7000 --save slow.json`, then `parshall show slow.json`",
         );
     }
     if at == "parshall run" {

@@ -286,3 +286,29 @@ fn a_port_is_that_of_the_namespace_in_which_it_is_typed() {
     wire.signal("-INT");
     wire.wait_for_end();
 }
+
+#[test]
+fn a_name_and_several_ports_are_observed_together() {
+    if !ready("a name and several ports") {
+        return;
+    }
+    let (first, first_port) = common::service(&["serve"]);
+    let (second, second_port) = common::service(&["serve"]);
+    let number = [first_port, second_port].map(|port| port.to_string());
+    let (_clients, _) = common::service(&["call", "--port", &number[0]]);
+    let (_others, _) = common::service(&["call", "--port", &number[1]]);
+    let pids = [first.pid(), second.pid()];
+    let has_both = |report: &Report| pids.iter().all(|pid| report.subject.pids.contains(pid));
+    let observe =
+        |flag: &str, value: &str| parshall(&["attach", flag, value, "--for", "500ms", "--format", "json"]).report();
+    let by_ports = observe("--port", &number.join(","));
+    assert!(has_both(&by_ports), "{by_ports:#?}");
+    assert!(
+        [first_port, second_port].iter().all(|port| by_ports.services.iter().any(|s| s.port == *port)),
+        "{by_ports:#?}"
+    );
+    assert!(has_both(&observe("--pid", &format!("{}\n{}", pids[0], pids[1]))));
+    let by_name = observe("--process", "python3");
+    assert!(has_both(&by_name), "{by_name:#?}");
+    assert!(by_name.blind.iter().any(|note| note.starts_with("`python3` are ")), "{:#?}", by_name.blind);
+}

@@ -8,7 +8,8 @@ use crate::common::{PARSHALL, Scratch, finish, parshall};
 #[test]
 fn help_and_version_go_to_stdout() {
     for arguments in [
-        &["--help"][..],
+        &[][..],
+        &["--help"],
         &["--version"],
         &["attach", "--help"],
         &["help", "attach"],
@@ -32,7 +33,7 @@ fn an_unknown_log_level_is_wrong_usage() {
 #[test]
 fn wrong_usage_is_two_lines_on_stderr_and_exit_code_2() {
     let cases = [
-        &[][..],
+        &["lab"][..],
         &["atach"],
         &["attach"],
         &["attach", "--port", "http"],

@@ -86,6 +86,13 @@ fn help_may_be_asked_for_in_words() {
         Invocation::Do { request, .. } => panic!("{request:?}"),
     };
     assert_eq!(printed("parshall help"), printed("parshall --help"));
+    assert_eq!(printed("parshall"), printed("parshall --help"));
+    // The examples of those that matter come before the list of all.
+    let screen = printed("parshall");
+    let at = |text: &str| screen.find(text).unwrap_or_else(|| panic!("{text}: {screen}"));
+    let first = ["attach --port", "run --", "try nodelay", "show slow", "doctor  "]
+        .map(|verb| at(&format!("  parshall {verb}")));
+    assert!(first.is_sorted() && first[4] < at("Commands:"), "{screen}");
     assert_eq!(printed("parshall help attach"), printed("parshall attach --help"));
     assert_eq!(printed("parshall help lab run"), printed("parshall lab run --help"));
     assert!(refused("parshall help atach").1.contains("did you mean `attach`?"));
@@ -113,11 +120,21 @@ fn the_report_of_run_leaves_stdout_to_the_command() {
 #[test]
 fn attach_selects() {
     assert_eq!(attach("parshall attach --pid 9 --pid 7 --pid 9").select, Select::Pids(vec![7, 9]));
+    assert_eq!(attach("parshall attach --pid 9,7 --pid 8").select, Select::Pids(vec![7, 8, 9]));
+    let of_pgrep = parse(["parshall", "attach", "--pid", "12\n7\n9"]).unwrap();
+    assert!(format!("{of_pgrep:?}").contains("Pids([7, 9, 12])"));
+    let nginx = |only| Select::Named { names: vec!["nginx".to_owned()], only };
+    assert_eq!(attach("parshall attach --process nginx").select, nginx(false));
+    assert_eq!(attach("parshall attach --process /usr/sbin/nginx --only").select, nginx(true));
     assert_eq!(attach("parshall attach --pid 7 --only").select, Select::Only(vec![7]));
-    assert_eq!(attach("parshall attach --port 80").select, Select::Port(80, Within::Own));
+    assert_eq!(attach("parshall attach --port 80").select, Select::Ports(vec![80], Within::Own));
+    assert_eq!(attach("parshall attach --port 443,80 --port 80").select, Select::Ports(vec![80, 443], Within::Own));
     let blue = || netns::parse("blue").unwrap();
-    assert_eq!(attach("parshall attach --port 80 --netns blue").select, Select::Port(80, Within::Named(blue())));
-    assert_eq!(attach("parshall attach --port 80 --netns all").select, Select::Port(80, Within::Named(Netns::All)));
+    assert_eq!(attach("parshall attach --port 80 --netns blue").select, Select::Ports(vec![80], Within::Named(blue())));
+    assert_eq!(
+        attach("parshall attach --port 80 --netns all").select,
+        Select::Ports(vec![80], Within::Named(Netns::All))
+    );
     assert_eq!(attach("parshall attach --netns all").select, Select::All);
     assert_eq!(attach("parshall attach --cgroup /a").select, Select::Cgroup("/a".into()));
     assert_eq!(attach("parshall attach --netns blue").select, Select::Netns(blue()));
@@ -159,29 +176,33 @@ fn errors_have_a_hint() {
     let empty = parse(["parshall", "attach", "--port", "80", "--for", ""]).unwrap_err();
     assert_eq!((empty.what.as_str(), empty.hint.contains("500ms")), ("--for: the time is empty", true));
     let cases = [
-        ("parshall", "no command is given", "lists the commands"),
+        ("parshall lab", "no command is given", "lists the commands"),
         ("parshall atach --pid 1", "`atach` is not a command of `parshall`", "did you mean `attach`?"),
         ("parshall frobnicate", "`frobnicate` is not a command", "lists the commands"),
-        ("parshall attach", "no subject is given", "--pid N, --port N"),
+        ("parshall attach", "no subject is given", "--port N, --process NAME"),
         ("parshall attach --prt 80", "`--prt` is not an option of `parshall attach`", "did you mean `--port`?"),
         ("parshall attach --port 80 --only", "`--only` goes with `--pid`", "--pid N --only"),
-        ("parshall attach --only", "no subject is given", "--pid N, --port N"),
+        ("parshall attach --only", "no subject is given", "--port N, --process NAME"),
         ("parshall attach --port 80 --pid 1", "cannot be used together", "leave one of them out"),
         ("parshall attach --pid 1 --netns blue", "cannot be used together", "leave one of them out"),
         ("parshall attach --netns blue --all", "cannot be used together", "leave one of them out"),
         ("parshall attach --netns ..", "`..` is not the name of a network namespace", "ip netns list"),
         ("parshall attach --port http", "--port: `http` is not a port", "1 to 65535"),
-        ("parshall attach --pid nginx", "--pid: `nginx` is not a process id", "pidof nginx"),
+        ("parshall attach --pid nginx", "--pid: `nginx` is not a process id", "--process nginx"),
         ("parshall attach --port 80 --for 5", "--for: `5` has no unit of time", "write 5s"),
         ("parshall attach --port 80 --for 2h", "--for: `2h` is too long", "from 200ms to 1h"),
-        ("parshall attach --port", "--port needs a value", "write --port <PORT>"),
+        ("parshall attach --port", "--port needs a value", "write --port <PORT,...>"),
         ("parshall attach --port 80 --format jsn", "`jsn` is not one of its values", "did you mean `json`?"),
         ("parshall attach --port 80 --rung best", "`best` is not one of its values", "btf, tracepoint, procfs"),
         ("parshall run", "the command to run is not given", "behind `--`"),
         ("parshall run ls", "`ls` is not expected by `parshall run`", "behind `--`"),
-        ("parshall show", "<CASE> is not given", "parshall show --help"),
+        ("parshall show", "<CASE> is not given", "`parshall show slow.json`"),
         ("parshall doctor now", "`now` is not expected by `parshall doctor`", "parshall doctor --help"),
-        ("parshall attach --port 1 --port 2", "given more than once", "leave one"),
+        ("parshall attach --all --for 1s --for 2s", "given more than once", "leave one"),
+        ("parshall attach --port 80,x", "--port: `x` is not a port", "1 to 65535"),
+        ("parshall attach nginx", "`nginx` is not expected by `parshall attach`", "`parshall attach --process nginx`"),
+        ("parshall attach 1234", "`1234` is not expected by `parshall attach`", "`parshall attach --port 1234`"),
+        ("parshall attach --process nginx --pid 1", "cannot be used together", "leave one"),
         ("parshall lab run", "no case, fault or control is named", "`parshall lab list`"),
         ("parshall lab run --runs 0 cases", "--runs: `0` is out of range", "from 1 to 1000"),
         ("parshall lab run --runs x cases", "--runs: `x` is not a whole number", "`--runs 10`"),
