@@ -3,6 +3,7 @@ use std::io::stdout;
 use std::process::ExitCode;
 
 use parshall_core::sockets::row_buffer::RowBuffer;
+use parshall_core::sockets::sort::SortKey;
 use parshall_evidence::socket::Group;
 use tracing::info;
 
@@ -32,7 +33,8 @@ pub fn once(request: &OnceRequest) -> anyhow::Result<ExitCode> {
     let mut sink = Stdout::new(encoder(request.format, style), stdout().lock());
     // Rows can be sorted or cut only when all of them are there. A table is always sorted.
     let buffers = !request.sort.is_empty() || request.limit.is_some() || request.format == SocketFormat::Text;
-    let mut buffer = RowBuffer::new(request.sort.clone(), request.limit.unwrap_or(usize::MAX));
+    let sort = if request.sort.is_empty() { vec![SortKey::LISTENERS_LAST] } else { request.sort.clone() };
+    let mut buffer = RowBuffer::new(sort, request.limit.unwrap_or(usize::MAX));
     let (dump, completeness) = collector.dump(&mut |dump, rows| {
         if buffers {
             rows.iter().for_each(|row| buffer.add(row));

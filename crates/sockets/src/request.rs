@@ -39,7 +39,7 @@ pub struct OnceRequest {
     pub selection: Selection,
     pub reading: Reading,
     pub format: SocketFormat,
-    /// Order of the rows. Empty: only a table is sorted, by address.
+    /// Order of the rows. Empty: only a table is sorted, by address, with listeners last.
     pub sort: Vec<SortKey>,
     /// The maximum number of rows.
     pub limit: Option<usize>,

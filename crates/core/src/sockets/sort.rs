@@ -7,6 +7,7 @@ use parshall_evidence::socket::{FIELDS, Field, Group, Visitor, Width};
 use super::row::Row;
 use super::schema::{Wire, wire};
 use parshall_evidence::socket::selection::address;
+use parshall_evidence::socket::selection::state::LISTEN;
 
 /// One key of an order. Numbers descend, names and addresses ascend, and rows without a name come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,7 @@ enum What {
     Netns,
     Cgroup,
     Owner,
+    Listens,
 }
 
 /// Short names of fields. `retrans` is the column of the table, so it hides the field `retrans` (segments in flight).
@@ -54,6 +56,9 @@ const NAMES: &[(&str, What)] = &[
 ];
 
 impl SortKey {
+    /// Listeners behind all others: who reads the end of a long table sees what is served.
+    pub const LISTENERS_LAST: Self = Self { what: What::Listens, reversed: false };
+
     /// Finds a key by its short name or by the name of its field, with `_` or `-`. A leading `-` reverses the order.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(what) = named(name) {
@@ -70,7 +75,7 @@ impl SortKey {
             What::Sent | What::Received => Some(Group::Traffic),
             What::Cgroup => Some(Group::Cgroup),
             What::Owner => Some(Group::Owner),
-            What::Local | What::Remote | What::Netns => None,
+            What::Local | What::Remote | What::Netns | What::Listens => None,
         }
     }
 
@@ -157,6 +162,7 @@ impl Value {
         let end = |end: End| if key.reversed { Self::EndDown(Reverse(end)) } else { Self::End(end) };
         match key.what {
             What::Number(wanted) => number(value(row, wanted)),
+            What::Listens => Self::Up(u64::from(row.record.state == LISTEN)),
             What::Sent => number(row.rates.map_or(0, |r| r.sent_bytes_per_s)),
             What::Received => number(row.rates.map_or(0, |r| r.received_bytes_per_s)),
             What::Local => end(End::of(row, false)),
@@ -212,6 +218,16 @@ mod tests {
         assert_eq!(order(&["cwnd", "-rtt_us"], &records), [2, 3, 4, 1]);
         assert_eq!(order(&["-local"], &records), [4, 3, 2, 1]);
         assert_eq!(order(&[], &records), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn listeners_come_last() {
+        let listener = SocketRecord { state: LISTEN, ..record(1, 0, 0) };
+        let mut rows: Vec<Row<'_>> = [&listener].into_iter().map(Row::bare).collect();
+        let others = [record(3, 0, 0), record(2, 0, 0)];
+        rows.extend(others.iter().map(Row::bare));
+        sort(&mut rows, &[SortKey::LISTENERS_LAST]);
+        assert_eq!(rows.iter().map(|row| row.record.local_port).collect::<Vec<_>>(), [2, 3, 1]);
     }
 
     #[test]

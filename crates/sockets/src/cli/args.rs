@@ -26,9 +26,10 @@ pub struct SocketsArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum SocketsCommand {
-    /// Print all sockets once
+    /// Print all sockets once, without those in TIME-WAIT, which no process has
     #[command(after_help = "Examples:
   parshall sockets once
+  parshall sockets once --all                 those in TIME-WAIT too
   parshall sockets once --state established --sort retrans --limit 20
   parshall sockets once --process nginx state established
   parshall sockets once dst 10.0.0.0/8 dport = :443
@@ -43,7 +44,8 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
   parshall sockets stream --every 5s --changed
   parshall sockets stream --every 1s --pid 4120 state connected
   parshall sockets stream --every 10s --format protobuf --to /var/lib/parshall
-  parshall sockets stream --every 15s --listen 127.0.0.1:9474
+  parshall sockets stream --every 1s --count 60 -o minute.parquet
+  parshall sockets stream --every 15s --prometheus 127.0.0.1:9474
   parshall sockets stream --every 15s -c sinks.toml
 
 Exit codes: 0 done, 1 it failed or rows were lost, 2 wrong usage.")]
@@ -57,7 +59,7 @@ pub struct SelectArgs {
     #[arg(long, value_name = "KINDS", value_delimiter = ',', default_value = "tcp")]
     pub(super) kind: Vec<String>,
     /// States: established, listen, time-wait, ..., connected (all but listen and closed), all
-    #[arg(long, value_name = "STATES", value_delimiter = ',', default_value = "all")]
+    #[arg(long, value_name = "STATES", value_delimiter = ',')]
     pub(super) state: Vec<String>,
     /// Network namespaces, by name (`ip netns list`), inode or path; all is the default; may be given several times
     #[arg(long, value_name = "NAME|INODE|PATH|all", value_parser = flags::netns)]
@@ -65,9 +67,9 @@ pub struct SelectArgs {
     /// Control groups (v2), exactly; may be given several times
     #[arg(long, value_name = "PATH", value_parser = flags::cgroup)]
     pub(super) cgroup: Vec<PathBuf>,
-    /// A local or remote port; may be given several times
-    #[arg(long, value_name = "PORT", value_parser = flags::port)]
-    pub(super) port: Vec<u16>,
+    /// A local or remote port; several with commas between them, or repeated
+    #[arg(long, value_name = "PORT,...", value_parser = flags::ports)]
+    pub(super) port: Vec<Ports>,
     /// A local port
     #[arg(long, value_name = "PORT", value_parser = flags::port)]
     pub(super) local_port: Vec<u16>,
@@ -83,9 +85,9 @@ pub struct SelectArgs {
     /// A remote address or network
     #[arg(long, value_name = "NETWORK", value_parser = read(networks))]
     pub(super) remote_prefix: Vec<Networks>,
-    /// Sockets that this process has open; may be given several times
-    #[arg(long, value_name = "PID", value_parser = flags::pid)]
-    pub(super) pid: Vec<u32>,
+    /// Sockets that this process has open; several with commas or blanks between them, or repeated
+    #[arg(long, value_name = "PID,...", value_parser = flags::pids)]
+    pub(super) pid: Vec<Pids>,
     /// Sockets that processes with this command have open, such as nginx; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(super) process: Vec<String>,
@@ -99,6 +101,10 @@ pub struct SelectArgs {
 
 /// The networks of one `--prefix`. An alias, because clap treats a `Vec` field as a repeated flag.
 pub(super) type Networks = Vec<ipnet::IpNet>;
+/// The ports of one `--port`.
+pub(super) type Ports = Vec<u16>;
+/// The process ids of one `--pid`.
+pub(super) type Pids = Vec<u32>;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "How they are read")]
@@ -116,6 +122,9 @@ pub struct ReadArgs {
 pub struct OnceArgs {
     #[command(flatten)]
     pub(super) select: SelectArgs,
+    /// Sockets in all states, as `ss -a`; without, and without --state or a filter by state, those in TIME-WAIT are left out
+    #[arg(short, long, conflicts_with = "state", help_heading = "Which sockets")]
+    pub(super) all: bool,
     #[command(flatten)]
     pub(super) read: ReadArgs,
     /// Output format
@@ -154,14 +163,17 @@ pub struct StreamArgs {
     /// Leave out sockets that closed between two dumps
     #[arg(long)]
     pub(super) no_closes: bool,
-    /// Write to stdout in this format
+    /// Write in this format: to stdout, or to the file of --output or the files of --to
     #[arg(long, value_name = "FORMAT")]
     pub(super) format: Option<SocketFormat>,
     /// Write to the sinks in this TOML file: files, Kafka, OTLP, Prometheus
     #[arg(short, long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+    /// Write to this file instead of stdout; its name says the format, as .json, .pb, .pb.zst or .parquet, unless --format does
+    #[arg(short, long, value_name = "FILE", conflicts_with = "to")]
+    pub(super) output: Option<PathBuf>,
     /// Serve aggregates and the collector's own metrics and CPU profile over HTTP (127.0.0.1:9474 if no address is given)
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = LISTEN)]
+    #[arg(long, visible_alias = "prometheus", value_name = "ADDRESS", num_args = 0..=1, default_missing_value = LISTEN)]
     pub(super) listen: Option<std::net::SocketAddr>,
     /// Write to rotating files in this directory instead of stdout
     #[arg(long, value_name = "DIRECTORY")]

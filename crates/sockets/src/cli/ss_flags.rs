@@ -17,7 +17,11 @@ const INSTEAD: &[Instead] = &[
     both(&["-u", "--udp"], "say --kind udp"),
     both(&["-x", "--unix"], "say --kind unix"),
     both(&["-M", "--mptcp"], "say --kind mptcp"),
-    both(&["-a", "--all"], "leave it out: the default is all states; --kind all reads every kind"),
+    Instead {
+        flags: &["-a", "--all"],
+        once: "",
+        stream: "leave it out: the default is all states; --kind all reads every kind",
+    },
     both(&["-l", "--listening"], "say --state listen"),
     both(&["-4", "--ipv4"], "say 'src 0.0.0.0/0'"),
     both(&["-6", "--ipv6"], "say 'src ::/0'"),
@@ -28,20 +32,36 @@ const INSTEAD: &[Instead] = &[
         stream: "say --fields default,owner; --pid PID and --process NAME select by them",
     },
     Instead {
-        flags: &["-i", "--info", "-m", "--memory", "-e", "--extended", "-o", "--options"],
+        flags: &["-i", "--info", "-m", "--memory", "-e", "--extended", "--options"],
         once: "say --wide",
         stream: "say --format json, which has every field",
     },
     both(&["-N", "--net"], "say --netns NAME"),
     both(&["-f", "--family", "-A", "--query"], "say --kind tcp, udp, mptcp, unix or all"),
-    both(&["--output"], "say --format text, json, protobuf or parquet"),
+    Instead { flags: &["-o"], once: "say --wide for timers; for a file, write `> FILE`", stream: "" },
+    Instead {
+        flags: &["--output"],
+        once: "write `> FILE`; --format chooses text, json, protobuf or parquet",
+        stream: "",
+    },
     Instead {
         flags: &["--for"],
         once: "leave it out, or use `parshall sockets stream`: a dump is read once here",
         stream: "say --every TIME and --count N",
     },
     Instead {
-        flags: &["--every", "--count", "--changed", "--no-rates", "--no-closes", "-c", "--config", "--listen", "--to"],
+        flags: &[
+            "--every",
+            "--count",
+            "--changed",
+            "--no-rates",
+            "--no-closes",
+            "-c",
+            "--config",
+            "--listen",
+            "--prometheus",
+            "--to",
+        ],
         once: "use `parshall sockets stream`: a dump is read once here",
         stream: "",
     },
@@ -79,7 +99,10 @@ mod tests {
             let known = sockets.find_subcommand(command).expect("it is there");
             let has = |option: &str| {
                 known.get_arguments().any(|argument| match option.strip_prefix("--") {
-                    Some(long) => argument.get_long() == Some(long),
+                    Some(long) => {
+                        argument.get_long() == Some(long)
+                            || argument.get_all_aliases().unwrap_or_default().contains(&long)
+                    }
                     None => argument.get_short().map(String::from).as_deref() == option.strip_prefix('-'),
                 })
             };

@@ -6,7 +6,7 @@ use parshall_core::sockets::filter;
 use parshall_core::sockets::sort::SortKey;
 use parshall_core::text::suggest;
 use parshall_evidence::socket::expression::Expression;
-use parshall_evidence::socket::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN};
+use parshall_evidence::socket::selection::state::{BOUND_INACTIVE, CLOSE, LISTEN, TIME_WAIT};
 use parshall_evidence::socket::selection::{STATES, state_named};
 use parshall_evidence::socket::{Group, Groups};
 use parshall_evidence::socket::{Kind, Kinds, Prefix, Selection, Side};
@@ -18,7 +18,7 @@ use crate::request::{OnceRequest, Reading, SocketFormat, SocketsRequest, StreamR
 use crate::sink::files::FilesConfig;
 use crate::sink::prometheus::table::PrometheusRequest;
 use crate::sink::request::SinkRequest;
-use crate::sink::stdout::StdoutRequest;
+use crate::sink::stdout::{OneFileRequest, StdoutRequest};
 use parshall_host::error::UserError;
 
 impl SocketsArgs {
@@ -38,8 +38,12 @@ impl OnceArgs {
             return Err(UserError::new("--wide is for the table", "leave it out; the other formats have every field"));
         }
         let no_fields = self.select.fields.is_empty();
+        let by_state = self.all || !self.select.state.is_empty() || names_states(&self.select.filter);
         // The default has owners, because users look for them, and a single scan of descriptors is cheap.
         let mut selection = self.select.selection(&["default", "owner"], false)?;
+        if !by_state {
+            selection.states &= !(1 << TIME_WAIT);
+        }
         let groups = &mut selection.groups;
         if format == SocketFormat::Text {
             if no_fields && !self.wide {
@@ -96,6 +100,10 @@ impl StreamArgs {
             }
             sinks.push(Box::new(PrometheusRequest::at(listen)?));
         }
+        if let Some(path) = &self.output {
+            sinks.push(Box::new(OneFileRequest::new(path, self.format)?));
+            return Ok(sinks);
+        }
         match (&self.to, self.format) {
             (Some(directory), format) => sinks.push(Box::new(self.files(directory, format)?)),
             (None, Some(format)) => {
@@ -138,7 +146,7 @@ impl SelectArgs {
             self.fields
         };
         let side = |ports: Vec<u16>, side: Side| ports.into_iter().map(move |port| (side, port));
-        let ports = side(self.port, Side::Either)
+        let ports = side(self.port.into_iter().flatten().collect(), Side::Either)
             .chain(side(self.local_port, Side::Local))
             .chain(side(self.remote_port, Side::Remote))
             .collect();
@@ -163,7 +171,7 @@ impl SelectArgs {
             prefixes,
             changed,
             expression: expression(&self.filter)?,
-            pids: self.pid.into_iter().map(host_names::process).collect::<Result<_, _>>()?,
+            pids: self.pid.into_iter().flatten().map(host_names::process).collect::<Result<_, _>>()?,
             commands: self.process,
         };
         if selection.selects_owners() {
@@ -172,6 +180,12 @@ impl SelectArgs {
         selection.narrow();
         Ok(selection)
     }
+}
+
+/// Whether a filter chooses sockets by their state.
+fn names_states(filter: &[String]) -> bool {
+    let words = filter.iter().flat_map(|words| words.split(|c: char| c.is_whitespace() || "()!".contains(c)));
+    words.into_iter().any(|word| ["state", "exclude"].contains(&word))
 }
 
 /// The filter after the flags.
@@ -212,6 +226,9 @@ fn kinds(names: &[String]) -> Result<Kinds, UserError> {
 }
 
 fn states(names: &[String]) -> Result<u32, UserError> {
+    if names.is_empty() {
+        return Ok(u32::MAX);
+    }
     names.iter().try_fold(0, |states, name| match name.as_str() {
         "all" => Ok(u32::MAX),
         "connected" => {

@@ -1,6 +1,9 @@
-//! Standard output: rows are encoded and written at once. A slow reader blocks the collector, and a reader that closed the
+//! Standard output, or one file in its place: rows are encoded and written at once. A slow reader blocks the collector, and a reader that closed the
 //! pipe ends it without an error message.
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parshall_core::sockets::{Dump, Row};
@@ -44,8 +47,63 @@ impl SinkRequest for StdoutRequest {
     }
 }
 
+/// `--output FILE`.
+#[derive(Debug)]
+pub struct OneFileRequest {
+    path: PathBuf,
+    format: SocketFormat,
+}
+
+impl OneFileRequest {
+    /// The format is the given one, or that which the name of the file says.
+    ///
+    /// # Errors
+    /// The name says none, and none is given.
+    pub fn new(path: &Path, given: Option<SocketFormat>) -> Result<Self, UserError> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let named = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| *format);
+        let Some(format) = given.or(named) else {
+            return Err(UserError::new(
+                format!("--output: the name {} says no format", path.display()),
+                "add --format, or end the name in .txt, .json, .pb, .pb.zst or .parquet",
+            ));
+        };
+        Ok(Self { path: path.to_owned(), format })
+    }
+}
+
+/// Formats by the end of a file's name.
+const ENDINGS: [(&str, SocketFormat); 7] = [
+    (".txt", SocketFormat::Text),
+    (".json", SocketFormat::Json),
+    (".jsonl", SocketFormat::Json),
+    (".ndjson", SocketFormat::Json),
+    (".pb", SocketFormat::Protobuf),
+    (".pb.zst", SocketFormat::ProtobufZstd),
+    (".parquet", SocketFormat::Parquet),
+];
+
+impl SinkRequest for OneFileRequest {
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+
+    fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
+        let mut options = OpenOptions::new();
+        // What users have open is nobody else's business.
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&self.path);
+        let file = file.map_err(|error| {
+            let what = format!("{} cannot be written: {error}", self.path.display());
+            UserError::new(what, "give --output a path in a directory that exists and that you may write to")
+        })?;
+        Ok(Box::new(Stdout { name: "file", ..Stdout::new(encoder(self.format, shared.style), file) }))
+    }
+}
+
 /// Writes to `out`, which is a buffer in tests.
 pub struct Stdout<W> {
+    /// Of the sink in messages.
+    name: &'static str,
     encoder: Box<dyn Encoder>,
     out: W,
     buffer: Vec<u8>,
@@ -56,7 +114,15 @@ pub struct Stdout<W> {
 
 impl<W: Write> Stdout<W> {
     pub fn new(encoder: Box<dyn Encoder>, out: W) -> Self {
-        Self { encoder, out, buffer: Vec::new(), buffered_rows: 0, begin_written: false, account: Account::default() }
+        Self {
+            name: "stdout",
+            encoder,
+            out,
+            buffer: Vec::new(),
+            buffered_rows: 0,
+            begin_written: false,
+            account: Account::default(),
+        }
     }
 
     fn begin(&mut self) {
@@ -85,7 +151,8 @@ impl<W: Write> Stdout<W> {
                 _ => disk_error_kind(&error, "write"),
             };
             self.account.lost(rows, kind, error.to_string());
-            return Err(anyhow::Error::new(error).context("cannot write to standard output"));
+            let place = if self.name == "stdout" { "standard output" } else { "the file of --output" };
+            return Err(anyhow::Error::new(error).context(format!("cannot write to {place}")));
         }
         self.account.rows_out += rows;
         Ok(())
@@ -94,7 +161,7 @@ impl<W: Write> Stdout<W> {
 
 impl<W: Write> Sink for Stdout<W> {
     fn name(&self) -> &str {
-        "stdout"
+        self.name
     }
 
     fn rows(&mut self, dump: &Dump, rows: &[Row<'_>]) -> anyhow::Result<()> {

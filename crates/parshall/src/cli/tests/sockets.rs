@@ -1,4 +1,5 @@
 //! The requests that command lines of `parshall sockets` become, and the errors in them.
+use parshall_evidence::socket::selection::state::TIME_WAIT;
 use parshall_evidence::socket::{Group, Kind, Side};
 
 use super::{Invocation, Request, parse};
@@ -37,14 +38,14 @@ fn defaults() {
     assert!(selection.kinds.has(Kind::Tcp) && !selection.kinds.has(Kind::Udp));
     assert_eq!(
         (selection.states, once.format, once.reading.backend),
-        (u32::MAX, SocketFormat::Text, BackendChoice::Auto)
+        (!(1 << TIME_WAIT), SocketFormat::Text, BackendChoice::Auto)
     );
     assert!(selection.groups.has(Group::Owner) && !selection.groups.has(Group::Memory), "what the table shows");
     let json = self::once("--format json").selection;
     assert!(json.groups.has(Group::Owner) && json.groups.has(Group::Memory));
     let stream = stream("");
     assert!(!stream.selection.groups.has(Group::Owner), "a stream does not scan all descriptors for every dump");
-    assert!(stream.rates && stream.closes);
+    assert!(stream.rates && stream.closes && stream.selection.states == u32::MAX);
     assert_eq!(format!("{:?}", stream.sinks), "[StdoutRequest(Text)]");
 }
 
@@ -64,6 +65,18 @@ fn selections() {
             && selection.groups.has(Group::Identity)
     );
     assert_eq!(once("--state connected").selection.states & (1 << 10 | 1 << 7), 0);
+}
+
+#[test]
+fn time_wait_is_there_for_who_asks() {
+    for asks in
+        ["--all", "-a", "--state all", "--state time-wait", "state time-wait", "( state time-wait or sport = :80 )"]
+    {
+        assert!(once(asks).selection.states & 1 << TIME_WAIT != 0, "{asks}");
+    }
+    for silent in ["--port 80", "dst 10.0.0.0/8", "--state established"] {
+        assert_eq!(once(silent).selection.states & 1 << TIME_WAIT, 0, "{silent}");
+    }
 }
 
 #[test]
@@ -88,6 +101,16 @@ fn destinations() {
     let files = stream("--to /tmp/x --format json").sinks;
     assert_eq!(files.iter().map(|sink| sink.kind()).collect::<Vec<_>>(), ["files"]);
     assert_eq!(format!("{:?}", stream("--format json").sinks), "[StdoutRequest(Json)]");
+    for (line, format) in [
+        ("-o x.parquet", "Parquet"),
+        ("--output x.PB.zst", "ProtobufZstd"),
+        ("-o x.jsonl", "Json"),
+        ("-o x --format protobuf", "Protobuf"),
+    ] {
+        let sinks = format!("{:?}", stream(line).sinks);
+        assert!(sinks.contains("OneFileRequest") && sinks.contains(&format!("format: {format} ")), "{line}: {sinks}");
+    }
+    assert_eq!(stream("--prometheus 127.0.0.1:9474").sinks[0].kind(), "prometheus");
 }
 
 #[test]
@@ -104,9 +127,13 @@ fn errors_say_what_to_write_instead() {
         ("once --color never", "`--color` is not an option", "prints no colours"),
         ("once --colour", "`--colour` is not an option", "prints no colours"),
         ("once --procss x", "`--procss` is not an option", "did you mean `--process`?"),
-        ("once --pid nginx", "`nginx` is not a process id", "pidof nginx"),
+        ("once --pid nginx", "`nginx` is not a process id", "--process nginx"),
         ("once -p", "`-p` is not an option", "the table has owners"),
         ("once -t", "`-t` is not an option", "--kind tcp"),
+        ("once -o x", "`-o` is not an option", "> FILE"),
+        ("stream -o sockets", "the name sockets says no format", ".parquet"),
+        ("stream -o a.json --to b", "cannot be used together", "leave one"),
+        ("once --all --state listen", "cannot be used together", "leave one"),
         ("stream --every 1ms", "--every is out of range", "100ms to 1h"),
         ("stream --to /tmp/x --format text", "tables are not written to files", "parquet"),
     ] {

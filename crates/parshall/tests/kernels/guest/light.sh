@@ -24,7 +24,7 @@ for n in a b; do
     report ss-$n $ip netns exec $n ss -H -a -n -t -u -x
 done
 for backend in walk netlink; do
-    report sockets-$backend parshall sockets once --backend $backend --kind tcp,udp,unix --format json
+    report sockets-$backend parshall sockets once --all --backend $backend --kind tcp,udp,unix --format json
 done
 
 # The fault nagle-delayed-ack, with loads that do not end by themselves: a guest is slow while the host does other things. The programs
