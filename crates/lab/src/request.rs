@@ -80,16 +80,24 @@ pub struct WireRequest {
     pub time: Duration,
 }
 
+/// What an experiment is.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A file.
+    File(PathBuf),
+    /// A and B, for a shell.
+    Commands([String; 2]),
+}
+
 /// A validated `parshall lab ab` or `parshall lab sweep`.
 #[derive(Debug)]
 pub struct ExperimentRequest {
-    /// The file of the experiment.
-    pub file: PathBuf,
+    pub source: Source,
     /// Only check the file.
     pub check: bool,
     /// Blocks at most, or passes, instead of those of the file.
     pub most: Option<u32>,
-    /// Where results are appended; None for beside the file.
+    /// Where results are appended; None for beside the file. Those of two commands are not kept then.
     pub results: Option<PathBuf>,
     /// Go on with the run that was interrupted.
     pub resume: bool,

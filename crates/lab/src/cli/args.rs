@@ -43,6 +43,7 @@ Exit codes: 0 every verdict was the right one, 1 one was not or it failed, 2 wro
     Run(RunArgs),
     /// Compare two variants of a command, with as many trials as the answer needs
     #[command(after_help = "Examples:
+  parshall lab ab -- 'gzip -1 <big >/dev/null' 'gzip -6 <big >/dev/null'
   parshall lab ab buffer.toml --check
   parshall lab ab buffer.toml
   parshall lab ab buffer.toml --html buffer.html
@@ -179,11 +180,11 @@ pub struct WireArgs {
 pub struct ExperimentArgs {
     /// The experiment (docs/lab.md describes the file)
     #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    pub file: Option<PathBuf>,
     /// Check the file and say what would be done
     #[arg(long, conflicts_with_all = ["resume", "pictures", "html"])]
     pub check: bool,
-    /// Append results here (default: FILE with .results.jsonl)
+    /// Append results here (default: FILE with .results.jsonl; without a FILE they are not kept)
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
     /// Go on with the last run of the results, which was interrupted
@@ -211,6 +212,9 @@ pub struct AbArgs {
     /// Run B beside A at the same time, and A beside A as the control: what others do on the host slows both down alike
     #[arg(long, conflicts_with = "resume")]
     pub duet: bool,
+    /// Instead of FILE: two command lines for `sh -c`, of which the time that they take is compared
+    #[arg(value_name = "A B", last = true, conflicts_with_all = ["file", "resume"])]
+    pub commands: Vec<String>,
 }
 
 /// `parshall lab sweep`

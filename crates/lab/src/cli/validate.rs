@@ -1,11 +1,12 @@
 //! Arguments checked and made requests of.
 use parshall_core::report::Detail;
+use parshall_core::units;
 use parshall_host::error::UserError;
 
-use super::args::{Command, ExperimentArgs, LabArgs, WireArgs};
+use super::args::{AbArgs, Command, ExperimentArgs, LabArgs, WireArgs};
 use crate::recipe::{Wire, WireKind};
 use crate::request::{
-    CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, TestbedRequest, WireRequest,
+    CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, Source, TestbedRequest, WireRequest,
 };
 
 impl LabArgs {
@@ -25,10 +26,12 @@ impl LabArgs {
                 detail: if args.full { Detail::Full } else { Detail::Short },
                 check: args.check,
             }),
-            Command::Ab(args) => {
-                LabRequest::Ab(ExperimentRequest { duet: args.duet, ..args.experiment.request(args.blocks) })
+            Command::Ab(args) => LabRequest::Ab(args.validate()?),
+            Command::Sweep(mut args) => {
+                let source =
+                    args.experiment.source("`parshall lab sweep rcvbuf.toml`; docs/lab.md describes the file")?;
+                LabRequest::Sweep(args.experiment.request(source, args.passes))
             }
-            Command::Sweep(args) => LabRequest::Sweep(args.experiment.request(args.passes)),
             Command::Compare(args) => {
                 LabRequest::Compare(CompareRequest { before: args.before, after: args.after, format: args.format })
             }
@@ -44,10 +47,35 @@ impl LabArgs {
     }
 }
 
+impl AbArgs {
+    fn validate(mut self) -> Result<ExperimentRequest, UserError> {
+        let example = "`parshall lab ab -- 'COMMAND' 'COMMAND'` or `parshall lab ab FILE`";
+        let given = self.commands.len();
+        let source = match <[String; 2]>::try_from(self.commands) {
+            Ok(commands) if commands.iter().any(|command| command.trim().is_empty()) => {
+                return Err(UserError::new("one of the commands is empty", format!("write {example}")));
+            }
+            Ok(commands) => Source::Commands(commands),
+            Err(_) if given == 0 => self.experiment.source(example)?,
+            Err(_) => {
+                let what = format!("{} behind `--`", units::plural(given as u64, "command", "commands"));
+                let hint = format!("give two, each as one word in quotes: {example}");
+                return Err(UserError::new(what, hint));
+            }
+        };
+        Ok(ExperimentRequest { duet: self.duet, ..self.experiment.request(source, self.blocks) })
+    }
+}
+
 impl ExperimentArgs {
-    fn request(self, most: Option<u32>) -> ExperimentRequest {
-        let Self { file, check, results, resume, format, pictures, html } = self;
-        ExperimentRequest { file, check, most, results, resume, duet: false, format, pictures, html }
+    fn source(&mut self, example: &str) -> Result<Source, UserError> {
+        let missing = || UserError::new("no experiment is given", format!("write {example}"));
+        self.file.take().map(Source::File).ok_or_else(missing)
+    }
+
+    fn request(self, source: Source, most: Option<u32>) -> ExperimentRequest {
+        let Self { file: _, check, results, resume, format, pictures, html } = self;
+        ExperimentRequest { source, check, most, results, resume, duet: false, format, pictures, html }
     }
 }
 

@@ -79,6 +79,11 @@ pub fn compare(request: &CompareRequest) -> anyhow::Result<ExitCode> {
 
 /// The complete run that is the last one (1), or the one before it (2).
 fn last(path: &Path, from_end: usize) -> Result<Run, UserError> {
+    // A run begins without a file of results; a comparison does not.
+    if let Err(error) = std::fs::metadata(path) {
+        let what = format!("{} cannot be read: {error}", path.display());
+        return Err(UserError::new(what, "give the path of a results file of `parshall lab ab` or `lab sweep`"));
+    }
     let mut runs: Vec<Run> = results::read(path)?.into_iter().filter(|run| run.complete).collect();
     let wanted = runs.len().checked_sub(from_end).map(|at| runs.swap_remove(at));
     wanted.ok_or_else(|| {

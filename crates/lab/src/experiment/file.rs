@@ -170,6 +170,25 @@ impl Experiment {
         raw.check(path, text).map_err(|(span, what, hint)| at(span.start, &what, hint))
     }
 
+    /// An experiment that compares the time that two command lines take in a shell, and their CPU time and memory beside it.
+    pub fn of_commands([a, b]: &[String; 2]) -> Result<Self, UserError> {
+        let variable = BTreeMap::from([("name", "command"), ("a", a), ("b", b)]);
+        let metric = |name: &str, measure: &str, unit: &str| {
+            let keys = [("name", name), ("better", "lower"), ("unit", unit), ("measure", measure)];
+            toml::Value::from(
+                keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
+            )
+        };
+        let mut file = toml::Table::new();
+        file.insert("title".to_owned(), "two commands".into());
+        file.insert("command".to_owned(), vec!["sh", "-c", "{command}"].into());
+        file.insert("variable".to_owned(), toml::Value::try_from(variable).expect("a table of strings"));
+        let metrics =
+            [metric("time", "wall-time", "s"), metric("cpu", "cpu-time", "s"), metric("memory", "peak-rss", "B")];
+        file.insert("metric".to_owned(), metrics.to_vec().into());
+        Self::parse("the command line", &file.to_string())
+    }
+
     /// Fails if a program that the experiment needs is not installed here.
     pub fn check_programs(&self) -> Result<(), UserError> {
         let missing = self.needs.iter().find(|(_, program)| program_path(program).is_none());

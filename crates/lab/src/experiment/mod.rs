@@ -42,14 +42,17 @@ pub use text::{ab_table, curve_table};
 pub use words::{answer, metric_change};
 
 use crate::interrupt::Interrupt;
-use crate::request::ExperimentRequest;
+use crate::request::{ExperimentRequest, Source};
 use crate::testbed;
 use crate::units::ReportFormat;
 use run::Session;
 
 /// `lab ab` or `lab sweep`.
 pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
-    let experiment = Experiment::read(&request.file)?;
+    let experiment = match &request.source {
+        Source::File(file) => Experiment::read(file)?,
+        Source::Commands(commands) => Experiment::of_commands(commands)?,
+    };
     if experiment.variable.kind != kind {
         let (has, command) = match kind {
             Kind::Ab => ("values = [...]", "parshall lab sweep"),
@@ -70,14 +73,16 @@ pub fn experiment(kind: Kind, request: &ExperimentRequest, interrupt: &Interrupt
     // A path that cannot be written is an error before hours of trials.
     let page = request.html.as_deref().map(|path| PrivateFile::create(path, "--html")).transpose()?;
     testbed::sweep();
-    let mut session = Session::begin(&experiment, request, interrupt)?;
+    let kept = run::results_path(request);
+    let scratch = tempfile::tempdir().context("making a directory for the results")?;
+    let path = kept.clone().unwrap_or_else(|| scratch.path().join("results.jsonl"));
+    let mut session = Session::begin(&experiment, request, &path, interrupt)?;
     let finished = session.finish();
     // The bar on stderr ends with the session.
     let run = session.into_run();
     if let Err(error) = finished {
-        if !run.trials.is_empty() {
-            let (path, trials) =
-                (run::results_path(request), units::plural(run.trials.len() as u64, "trial", "trials"));
+        if let Some(path) = kept.filter(|_| !run.trials.is_empty()) {
+            let trials = units::plural(run.trials.len() as u64, "trial", "trials");
             tracing::info!("{trials} kept in {}; the same command with --resume goes on from there", path.display());
         }
         return Err(error);
@@ -106,7 +111,7 @@ pub fn measure(
 ) -> anyhow::Result<Report> {
     experiment.check_programs()?;
     let request = ExperimentRequest {
-        file: experiment.path.clone().into(),
+        source: Source::File(experiment.path.clone().into()),
         check: false,
         most,
         results: Some(results.to_owned()),
@@ -116,7 +121,7 @@ pub fn measure(
         pictures: None,
         html: None,
     };
-    let mut session = Session::begin(experiment, &request, interrupt)?;
+    let mut session = Session::begin(experiment, &request, results, interrupt)?;
     session.finish()?;
     Ok(analyse::report(experiment, &session.into_run()))
 }
@@ -172,6 +177,6 @@ fn plan(experiment: &Experiment, request: &ExperimentRequest) -> String {
         values.join(", "),
         metrics[0],
         if metrics.len() > 1 { metrics[1..].join(", ") } else { "nothing".to_owned() },
-        run::results_path(request).display(),
+        run::results_path(request).map_or_else(|| "not kept".to_owned(), |path| path.display().to_string()),
     )
 }

@@ -14,7 +14,7 @@ use super::manifest::Manifest;
 use super::results::{self, EndRecord, Log, RESULTS_SCHEMA, Record, Run, RunRecord, TrialRecord};
 use super::trial::{self, Measured};
 use crate::interrupt::Interrupt;
-use crate::request::ExperimentRequest;
+use crate::request::{ExperimentRequest, Source};
 use crate::terminal::Progress;
 use crate::testbed;
 
@@ -34,25 +34,29 @@ pub struct Session<'a> {
     made: u32,
 }
 
-/// Where results go unless the user says otherwise: beside the file of the experiment.
-pub fn results_path(request: &ExperimentRequest) -> PathBuf {
-    request.results.clone().unwrap_or_else(|| request.file.with_extension("results.jsonl"))
+/// Where results go unless the user says otherwise: beside the file of the experiment; nowhere without a file.
+pub fn results_path(request: &ExperimentRequest) -> Option<PathBuf> {
+    let beside = || match &request.source {
+        Source::File(file) => Some(file.with_extension("results.jsonl")),
+        Source::Commands(_) => None,
+    };
+    request.results.clone().or_else(beside)
 }
 
 impl<'a> Session<'a> {
-    /// Begins a run, or goes on with the last one if it was interrupted and the request says so.
+    /// Begins a run with its results in `path`, or goes on with the last one if it was interrupted and the request says so.
     pub fn begin(
         experiment: &'a Experiment,
         request: &ExperimentRequest,
+        path: &Path,
         interrupt: &'a Interrupt,
     ) -> anyhow::Result<Self> {
-        let path = results_path(request);
         let manifest = Manifest::now(experiment);
-        let earlier = results::read(&path)?.pop();
-        let resumed = if request.resume { Some(resumable(earlier, experiment, &manifest, &path)?) } else { None };
+        let earlier = results::read(path)?.pop();
+        let resumed = if request.resume { Some(resumable(earlier, experiment, &manifest, path)?) } else { None };
         let progress = Progress::start(&experiment.title);
         let mut session = Self {
-            log: Log::open(&path)?,
+            log: Log::open(path)?,
             run: resumed.clone().unwrap_or_else(|| new_run(experiment, request, manifest)),
             experiment,
             interrupt,

@@ -153,3 +153,14 @@ b = { namespace = \"server\", device = \"eth0\", address = \"10.1.0.1/24\" }
     let error = Experiment::parse("x.toml", &wrong).expect_err("two networks");
     assert!(error.what.starts_with(&format!("x.toml:{line}: ")), "{}", error.what);
 }
+
+#[test]
+fn two_commands_are_an_experiment() {
+    let commands = ["gzip -1 \"a b\" | wc -c".to_owned(), "true".to_owned()];
+    let experiment = Experiment::of_commands(&commands).expect("an experiment");
+    let [a, b] = &experiment.variable.values[..] else { panic!("{:?}", experiment.variable) };
+    assert_eq!(experiment.command(a), ["sh", "-c", commands[0].as_str()]);
+    assert_eq!(experiment.command(b), ["sh", "-c", "true"]);
+    let metrics: Vec<&str> = experiment.metrics.iter().map(|metric| metric.name.as_str()).collect();
+    assert_eq!((experiment.variable.kind, metrics), (Kind::Ab, vec!["time", "cpu", "memory"]));
+}
