@@ -1,7 +1,7 @@
 //! `parshall tunnel`: carries packets between a TUN device and WireGuard peers.
 //!
 //! Everything that is decided is in `parshall_core::tunnel`. A tunnel is two processes: the one that was started sets the interface
-//! up and undoes everything at the end ([`up`], [`interface`], [`undo`]); the one that moves packets ([`child`]) has the sockets, what loops
+//! up and undoes everything at the end ([`up`], [`interface`], [`undo`]) and says what it was ([`summary`]); the one that moves packets ([`child`]) has the sockets, what loops
 //! do with packets ([`data_path`], [`worker`]), the loops ([`syscall`], [`threads`], [`uring`]) with what they have read ([`frames`]), the thread that `wg` talks to ([`control`]), the one that watches routes ([`route_watch`]), and no privileges but
 //! CAP_NET_ADMIN and CAP_NET_BIND_SERVICE.
 #![forbid(unsafe_code)]
@@ -33,7 +33,8 @@ mod rp_filter;
 mod show;
 mod sockets;
 mod state;
-pub mod syscall;
+pub mod summary;
+mod syscall;
 pub mod system_random;
 mod threads;
 mod undo;

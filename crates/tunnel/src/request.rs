@@ -7,6 +7,9 @@ use parshall_sys::privileges::User;
 
 use crate::engine::EngineRequest;
 
+/// Where wg-quick keeps its files.
+pub const DIRECTORY: &str = "/etc/wireguard";
+
 #[derive(Debug, Clone)]
 pub enum TunnelRequest {
     Up(UpRequest),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use parshall_core::text::suggest;
 use parshall_core::tunnel::{HostPort, QuickConfig, parse_quick};
 use parshall_host::end_signals::end_signals;
 use parshall_host::error::UserError;
@@ -19,10 +19,10 @@ use crate::child::spawn::{Child, Ended, Inherited};
 use crate::control::path::{self, DIRECTORY};
 use crate::interface::Routing;
 use crate::own_user::OwnUser;
-use crate::request::{Place, UpRequest};
+use crate::request::{DIRECTORY as DIRECTORY_OF_FILES, Place, UpRequest};
 use crate::state::{self, Running};
 use crate::undo::{Step, Undo};
-use crate::{daemon, hook, interface, names, sockets};
+use crate::{daemon, hook, interface, names, sockets, summary};
 
 /// How long names of endpoints may take at the start. Later ones are found while the tunnel is up.
 const NAMES_MAX: Duration = Duration::from_secs(5);
@@ -32,8 +32,16 @@ pub fn up(request: &UpRequest) -> anyhow::Result<ExitCode> {
         Place::Foreground => run(request, || ()),
         Place::Daemon => {
             // Errors in the file are reported here, with its warnings.
-            request.file.as_deref().map(read).transpose()?;
-            daemon::start(request)
+            let config = request.file.as_deref().map(read).transpose()?;
+            let done = daemon::start(request)?;
+            if let Some(mut config) = config {
+                config.erase_keys();
+                if !sockets::host_has_ipv6() {
+                    config.leave_out_ipv6();
+                }
+                say(&request.interface, &config, None);
+            }
+            Ok(done)
         }
         Place::Detached => daemon::serve(|ready| run(request, ready)),
     }
@@ -109,6 +117,9 @@ fn carry(
     // From here on they are owed, also after this process was killed.
     let before = undo.len();
     undo.push_all(config.pre_down.iter().rev().map(|text| Step::Hook(hook::command(text, name))))?;
+    if request.file.is_some() {
+        say(name, config, routing.default_table);
+    }
     ready();
     let stopped = match child.wait(stop)? {
         Ended::Signal => {
@@ -122,6 +133,11 @@ fn carry(
         },
     };
     stopped.map(|()| End::Asked)
+}
+
+/// Says what was set up. `default_table` is None where it is not known or there is none.
+fn say(name: &str, config: &QuickConfig, default_table: Option<u32>) {
+    summary::lines(name, config, default_table).iter().for_each(|line| tracing::info!("{line}"));
 }
 
 fn blocked(name: &str, error: &anyhow::Error) -> UserError {
@@ -153,7 +169,7 @@ fn unserved(name: &str, error: &io::Error) -> UserError {
 
 /// Reads a file and refuses what cannot be done.
 fn read(file: &Path) -> anyhow::Result<QuickConfig> {
-    let text = Zeroizing::new(fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?);
+    let text = Zeroizing::new(fs::read_to_string(file).map_err(|error| unreadable(file, &error))?);
     let config = parse_quick(&text).map_err(|error| {
         UserError::new(format!("{}, line {}: {}", file.display(), error.line, error.error.what), error.error.hint)
     })?;
@@ -165,6 +181,30 @@ fn read(file: &Path) -> anyhow::Result<QuickConfig> {
         tracing::warn!("DNS is not set: let PostUp do it, such as with `resolvectl dns %i {}`", config.dns.join(" "));
     }
     Ok(config)
+}
+
+/// The error for a file that cannot be read, with the files that are there.
+fn unreadable(file: &Path, error: &io::Error) -> UserError {
+    let there = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = fs::read_dir(there).into_iter().flatten().flatten();
+    let mut files: Vec<String> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "conf"))
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    files.sort_unstable();
+    let names: Vec<&str> = files.iter().map(String::as_str).collect();
+    let asked = file.file_stem().unwrap_or_default().to_string_lossy();
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "run it as root".to_owned(),
+        _ if !names.is_empty() => {
+            format!("{} has {}.conf: {}", there.display(), names.join(".conf, "), suggest(&asked, &names))
+        }
+        _ => format!(
+            "`tunnel up NAME` reads {DIRECTORY_OF_FILES}/NAME.conf, and `tunnel up ./FILE.conf` a file elsewhere"
+        ),
+    };
+    UserError::new(format!("{} cannot be read: {error}", file.display()), hint)
 }
 
 /// The names of endpoints, each once.

@@ -10,7 +10,8 @@ use super::engine::EngineArgs;
 /// Carry packets to WireGuard peers
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  parshall tunnel up wg0.conf
+  parshall tunnel up wg0           /etc/wireguard/wg0.conf
+  parshall tunnel show
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct TunnelArgs {
@@ -22,7 +23,8 @@ pub struct TunnelArgs {
 pub enum TunnelCommand {
     /// Set up an interface from a file of wg-quick and carry its packets, until Ctrl-C or SIGTERM
     #[command(after_help = "Examples:
-  parshall tunnel up wg0.conf
+  parshall tunnel up wg0                      /etc/wireguard/wg0.conf
+  parshall tunnel up ./wg0.conf
   parshall tunnel up /etc/wireguard/office.conf --interface wg1 --daemon
   parshall tunnel up wg0.conf --listen 127.0.0.1:9586
 
@@ -55,8 +57,8 @@ Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// The configuration; its name without .conf is that of the interface
-    #[arg(value_name = "FILE")]
+    /// The configuration; its name without .conf is that of the interface. A word without / and .conf is a name in /etc/wireguard
+    #[arg(value_name = "FILE|NAME")]
     pub(super) file: PathBuf,
     /// Another name for the interface
     #[arg(long, value_name = "NAME")]
@@ -92,7 +94,7 @@ pub struct ProcessArgs {
     #[command(flatten)]
     pub(super) engine: EngineArgs,
     /// Serve metrics for Prometheus at http://ADDRESS/metrics
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, visible_alias = "prometheus", value_name = "ADDRESS")]
     pub(super) listen: Option<SocketAddr>,
     /// The user that the process which moves packets becomes, instead of one that no other process runs as
     #[arg(long, value_name = "NAME")]

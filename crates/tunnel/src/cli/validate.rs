@@ -1,10 +1,12 @@
 //! Checks the flags of `parshall tunnel` and turns them into a request.
+use std::path::{Path, PathBuf};
+
 use parshall_core::text::quote;
 use parshall_host::error::UserError;
 use parshall_sys::privileges;
 
 use super::args::{ProcessArgs, RunArgs, TunnelArgs, TunnelCommand, UpArgs};
-use crate::request::{Place, ShowRequest, TunnelRequest, UpRequest, UserIds, WorkRequest};
+use crate::request::{DIRECTORY, Place, ShowRequest, TunnelRequest, UpRequest, UserIds, WorkRequest};
 
 /// The longest name of an interface, in bytes (IFNAMSIZ without the final zero).
 const NAME_MAX: usize = 15;
@@ -31,10 +33,20 @@ impl TunnelArgs {
 
 impl UpArgs {
     fn validate(self) -> Result<UpRequest, UserError> {
-        let of_file = || self.file.file_stem().map(|name| name.to_string_lossy().into_owned());
-        let name = interface(self.interface.clone().or_else(of_file).unwrap_or_default())?;
-        let fail_open = self.fail_open;
-        self.process.validate(name).map(|request| UpRequest { file: Some(self.file), fail_open, ..request })
+        let (file, fail_open) = (named(self.file), self.fail_open);
+        let of_file = || file.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let name = interface(self.interface.or_else(of_file).unwrap_or_default())?;
+        self.process.validate(name).map(|request| UpRequest { file: Some(file), fail_open, ..request })
+    }
+}
+
+/// As wg-quick has it: `wg0` is /etc/wireguard/wg0.conf, and a path or a name with .conf is a file.
+fn named(file: PathBuf) -> PathBuf {
+    match file.to_str() {
+        Some(name) if !name.contains('/') && !name.ends_with(".conf") && interface(name.to_owned()).is_ok() => {
+            Path::new(DIRECTORY).join(format!("{name}.conf"))
+        }
+        _ => file,
     }
 }
 
@@ -123,6 +135,21 @@ mod tests {
         }
         let error = interface("a/b c.conf", None).unwrap_err();
         assert_eq!(error.what, "`b c` cannot be the name of an interface");
+    }
+
+    #[test]
+    fn a_bare_name_is_in_the_directory_of_wg_quick() {
+        for (given, file) in [
+            ("wg0", "/etc/wireguard/wg0.conf"),
+            ("wg0.conf", "wg0.conf"),
+            ("./wg0", "./wg0"),
+            ("a/wg0", "a/wg0"),
+            ("/etc/office", "/etc/office"),
+        ] {
+            assert_eq!(named(given.into()), Path::new(file), "{given}");
+        }
+        assert_eq!(interface("wg0", None).as_deref(), Ok("wg0"));
+        assert_eq!(interface("office.1", None).as_deref(), Ok("office.1"));
     }
 
     #[test]

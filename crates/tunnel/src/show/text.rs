@@ -41,7 +41,7 @@ fn one(tunnel: &Report) -> String {
 
 fn one_peer(peer: &PeerReport) -> String {
     let handshake = match peer.handshake_age_s {
-        Some(age_s) => format!("{} ago, {} so far", span(age_s), units::count(peer.handshakes)),
+        Some(age_s) => format!("{}, {} so far", ago(age_s), units::count(peer.handshakes)),
         None => "none yet".to_owned(),
     };
     let keepalive = match peer.persistent_keepalive_s {
@@ -81,6 +81,18 @@ fn batches(tunnel: &Report, kinds: [(&str, usize); 2]) -> String {
     let present = kinds.into_iter().filter(|(_, at)| pairs[*at].1 > 0);
     let text = present.map(|(name, at)| format!("{:.1} packets {name}", pairs[at].0 as f64 / pairs[at].1 as f64));
     text.collect::<Vec<_>>().join(", ")
+}
+
+/// `12 seconds ago`, `2 minutes ago`, `3 hours ago`: the largest unit, rounded down.
+fn ago(seconds: f64) -> String {
+    let s = seconds.max(0.0) as u64;
+    let (n, one, many) = match s {
+        0..60 => (s, "second", "seconds"),
+        60..3600 => (s / 60, "minute", "minutes"),
+        3600..86_400 => (s / 3600, "hour", "hours"),
+        _ => (s / 86_400, "day", "days"),
+    };
+    format!("{} ago", units::plural(n, one, many))
 }
 
 /// `12 s`, `3 min 5 s`, `2 h 14 min`, `3 d 4 h`.
@@ -135,7 +147,7 @@ wg0 · port 51820 · 2 peers · up 2 h 15 min
   peer        AAA=
   endpoint    192.0.2.2:51820 · keepalive every 25 s
   allowed     10.0.0.2/32, fd00::/8
-  handshake   1 min 15 s ago, 3 so far
+  handshake   1 minute ago, 3 so far
   traffic     1.4 MiB received, 40 B sent
   dropped     1,200 replayed
 
@@ -147,5 +159,18 @@ wg0 · port 51820 · 2 peers · up 2 h 15 min
 ";
         assert_eq!(write(&[report]), expected);
         assert_eq!(write(&[]), "no tunnel is up\n");
+    }
+
+    #[test]
+    fn ages_are_in_words() {
+        for (seconds, words) in [
+            (0.4, "0 seconds ago"),
+            (1.9, "1 second ago"),
+            (125.0, "2 minutes ago"),
+            (7199.0, "1 hour ago"),
+            (200_000.0, "2 days ago"),
+        ] {
+            assert_eq!(ago(seconds), words);
+        }
     }
 }
