@@ -113,10 +113,56 @@ fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
         return too_large(path, "is, once uncompressed,");
     }
     match unpacked::<Head>(bytes, CASE_BYTES_MAX) {
-        Ok(head) if !compat::is_known(&head.schema) => unknown_format(path, &head.schema),
+        Ok(head) if !compat::is_known(&head.schema) => {
+            other_document(path, &head.schema).unwrap_or_else(|| unknown_format(path, &head.schema))
+        }
         Ok(_) => UserError::new(format!("{} is damaged: {error}", path.display()), HINT),
-        Err(error) => UserError::new(format!("{} is not a saved case: {error}", path.display()), HINT),
+        Err(error) => other_file(path, bytes)
+            .unwrap_or_else(|| UserError::new(format!("{} is not a saved case: {error}", path.display()), HINT)),
     }
+}
+
+/// Documents of parshall that hold no evidence.
+fn other_document(path: &Path, schema: &str) -> Option<UserError> {
+    let kind = schema.strip_prefix("parshall.")?.split('/').next()?;
+    let (made_by, hint) = match kind {
+        "verdict" => (
+            "is a report of --format json, which has the answer without its evidence",
+            "read it with `jq .verdict FILE`; observe with `--save FILE` next time: `show` makes any report of that",
+        ),
+        "trial" => ("is the result of `parshall try`", "read it with `jq .outcome FILE`; it has no evidence to show"),
+        "doctor" => ("is what `parshall doctor` found", "read it with `jq . FILE`; it has no evidence to show"),
+        "tunnel" => ("is what `parshall tunnel show` printed", "read it with `jq . FILE`"),
+        kind if kind.starts_with("lab-results") => {
+            ("has results of an experiment", "`parshall lab compare FILE` compares its runs")
+        }
+        kind if kind.starts_with("lab") || kind == "load" => {
+            ("is what `parshall lab` printed", "read it with `jq . FILE`")
+        }
+        _ => return None,
+    };
+    let name = path.display().to_string();
+    Some(UserError::new(format!("{name} {made_by} ({schema})"), hint.replace("FILE`", &format!("{name}`"))))
+}
+
+/// Files that are taken for a case: a report for people, a page, and what other tools record.
+fn other_file(path: &Path, bytes: &[u8]) -> Option<UserError> {
+    let name = path.display();
+    let begins = |with: &[&[u8]]| with.iter().any(|with| bytes.starts_with(with));
+    let (is, hint) = if bytes.is_empty() {
+        ("is empty", HINT.to_owned())
+    } else if begins(&[b"<!doctype html", b"<!DOCTYPE html"]) {
+        ("is a page, such as --html writes", format!("open it in a browser: `xdg-open {name}`"))
+    } else if begins(&["parshall ·".as_bytes(), b"parshall - "]) {
+        ("is a report as text", format!("read it with `less {name}`; {HINT}"))
+    } else if begins(&[&[0xd4, 0xc3, 0xb2, 0xa1], &[0xa1, 0xb2, 0xc3, 0xd4], &[0x0a, 0x0d, 0x0d, 0x0a]]) {
+        ("is a capture of packets, and parshall keeps none", HINT.to_owned())
+    } else if begins(&[b"PERFILE2"]) {
+        ("is a recording of perf", HINT.to_owned())
+    } else {
+        return None;
+    };
+    Some(UserError::new(format!("{name} {is}"), hint))
 }
 
 /// The content of a file; None when it has more than `max` bytes. Pipes and devices are read too, up to that size.
@@ -200,6 +246,24 @@ mod tests {
         assert!(refusal(&compressed).what.contains("capture/99"));
         assert!(refusal(&compressed[..compressed.len() - 8]).what.contains("is not a saved case"));
         assert!(refusal(b"{\"schema\":\"parshall.capture/2\"}").what.contains("is damaged: missing field"));
+    }
+
+    #[test]
+    fn other_files_are_named() {
+        let report = refusal(b"{\"schema\":\"parshall.verdict/1\"}");
+        assert!(report.what.contains("is a report of --format json"), "{report:?}");
+        assert!(report.hint.contains("`jq .verdict /") && report.hint.contains("`--save FILE`"), "{report:?}");
+        for (content, what) in [
+            (&b"{\"schema\":\"parshall.lab-experiment/1\"}"[..], "is what `parshall lab` printed"),
+            (b"{\"schema\":\"parshall.lab-results/1\"}\n", "has results of an experiment"),
+            (b"", "is empty"),
+            (b"<!doctype html><html>", "is a page"),
+            ("parshall · port 7000\n".as_bytes(), "is a report as text"),
+            (&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0], "is a capture of packets"),
+            (b"hello", "is not a saved case"),
+        ] {
+            assert!(refusal(content).what.contains(what), "{:?}", refusal(content));
+        }
     }
 
     #[test]
