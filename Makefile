@@ -1,6 +1,6 @@
 # The README names `make demo` and `make test`. Each installs what it needs first.
 
-.PHONY: help demo test test-all licences build bench bless fmt clean
+.PHONY: help demo test test-all licences build bench book screenshots bless fmt clean
 
 help:
 	@echo "make demo      build a parshall that diagnoses, and let it diagnose a known fault"
@@ -9,6 +9,8 @@ help:
 	@echo "make test-all  every check and test; before a release"
 	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny"
 	@echo "make bench     the side-by-side measurements"
+	@echo "make book      the documentation as a site: target/book (fetches mdBook once)"
+	@echo "make screenshots  the pictures of the README and the book, from saved cases"
 	@echo "make bless     rewrite the golden files and the drawing of imports from the code"
 
 demo:
@@ -34,6 +36,13 @@ build:
 bench:
 	@scripts/setup bench
 	@scripts/bench
+
+book:
+	@scripts/setup book
+	PATH="$$PATH:$$HOME/.cargo/bin" mdbook build
+
+screenshots:
+	@scripts/screenshots
 
 bless:
 	cargo xtask tidy --bless
