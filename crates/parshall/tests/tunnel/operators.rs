@@ -213,6 +213,33 @@ fn shows(host: &End) {
 }
 
 #[test]
+fn a_name_alone_is_a_file_of_wg_quick() {
+    let what = "a file in /etc/wireguard";
+    if !root(what) || !has(&["ip", "unshare"], what) {
+        return;
+    }
+    if !Path::new("/etc/wireguard").is_dir() {
+        return parshall_testkit::skip(what, "the host has no such directory, in whose place the test could put its own");
+    }
+    let scratch = Scratch::new();
+    let ends = ends("nm");
+    let [a, _] = &ends;
+    let (file, name) = (config(&scratch, a, 0, "", "AllowedIPs = 10.9.0.2/32"), &a.interface);
+    let script = format!(
+        "mount -t tmpfs tmpfs /etc/wireguard && cp {file} /etc/wireguard/{name}.conf || exit 9
+         {PARSHALL} tunnel up missing-9; exec {PARSHALL} tunnel up {name} --daemon"
+    );
+    let output = a.run("unshare", &["-m", "sh", "-c", &script]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("error: /etc/wireguard/missing-9.conf cannot be read"), "{said}");
+    assert!(said.contains(&format!("hint: /etc/wireguard has {name}.conf")), "{said}");
+    assert!(said.contains(&format!("{name} is up: 10.9.0.1")) && said.contains(&format!("{name} peer: ")), "{said}");
+    let shown = String::from_utf8_lossy(&a.tunnel("show", &[name]).stdout).into_owned();
+    assert!(shown.contains("handshake   none yet") && shown.contains("0 B received"), "{shown}");
+}
+
+#[test]
 fn a_default_route_and_its_rules_end_also_after_a_kill() {
     let what = "default routes of parshall tunnel up";
     if !root(what) || !has(&["ip", "wg"], what) {
