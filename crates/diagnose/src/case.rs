@@ -105,10 +105,6 @@ fn unknown_format(path: &Path, schema: &str) -> UserError {
 
 /// Why a file is no case: too large, of another format, or no JSON of ours.
 fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
-    #[derive(serde::Deserialize)]
-    struct Head {
-        schema: String,
-    }
     if error.io_error_kind() == Some(io::ErrorKind::FileTooLarge) {
         return too_large(path, "is, once uncompressed,");
     }
@@ -117,9 +113,22 @@ fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
             other_document(path, &head.schema).unwrap_or_else(|| unknown_format(path, &head.schema))
         }
         Ok(_) => UserError::new(format!("{} is damaged: {error}", path.display()), HINT),
-        Err(error) => other_file(path, bytes)
+        Err(error) => other_lines(path, bytes)
+            .or_else(|| other_file(path, bytes))
             .unwrap_or_else(|| UserError::new(format!("{} is not a saved case: {error}", path.display()), HINT)),
     }
+}
+
+/// What every document of parshall begins with.
+#[derive(serde::Deserialize)]
+struct Head {
+    schema: String,
+}
+
+/// Documents that stand one on each line.
+fn other_lines(path: &Path, bytes: &[u8]) -> Option<UserError> {
+    let first = serde_json::Deserializer::from_slice(bytes).into_iter::<Head>().next()?.ok()?;
+    other_document(path, &first.schema)
 }
 
 /// Documents of parshall that hold no evidence.
@@ -128,7 +137,7 @@ fn other_document(path: &Path, schema: &str) -> Option<UserError> {
     let (made_by, hint) = match kind {
         "verdict" => (
             "is a report of --format json, which has the answer without its evidence",
-            "read it with `jq .verdict FILE`; observe with `--save FILE` next time: `show` makes any report of that",
+            "read it with `jq .verdict FILE`; observe with `--save slow.json` next time: `show` makes any report of that",
         ),
         "trial" => ("is the result of `parshall try`", "read it with `jq .outcome FILE`; it has no evidence to show"),
         "doctor" => ("is what `parshall doctor` found", "read it with `jq . FILE`; it has no evidence to show"),
@@ -252,10 +261,10 @@ mod tests {
     fn other_files_are_named() {
         let report = refusal(b"{\"schema\":\"parshall.verdict/1\"}");
         assert!(report.what.contains("is a report of --format json"), "{report:?}");
-        assert!(report.hint.contains("`jq .verdict /") && report.hint.contains("`--save FILE`"), "{report:?}");
+        assert!(report.hint.contains("`jq .verdict /") && report.hint.contains("`--save slow.json`"), "{report:?}");
         for (content, what) in [
             (&b"{\"schema\":\"parshall.lab-experiment/1\"}"[..], "is what `parshall lab` printed"),
-            (b"{\"schema\":\"parshall.lab-results/1\"}\n", "has results of an experiment"),
+            (b"{\"schema\":\"parshall.lab-results/1\"}\n{\"record\":\"trial\"}\n", "has results of an experiment"),
             (b"", "is empty"),
             (b"<!doctype html><html>", "is a page"),
             ("parshall · port 7000\n".as_bytes(), "is a report as text"),
