@@ -219,7 +219,10 @@ fn a_name_alone_is_a_file_of_wg_quick() {
         return;
     }
     if !Path::new("/etc/wireguard").is_dir() {
-        return parshall_testkit::skip(what, "the host has no such directory, in whose place the test could put its own");
+        return parshall_testkit::skip(
+            what,
+            "the host has no such directory, in whose place the test could put its own",
+        );
     }
     let scratch = Scratch::new();
     let ends = ends("nm");
