@@ -25,6 +25,10 @@ fn main() {
     let followed: Vec<&str> = FOLLOWED.iter().map(|name| without_flavor(name)).collect();
     std::fs::write(out.join("followed.rs"), format!("&{followed:?}")).expect("OUT_DIR is writable");
     let mut args: Vec<std::ffi::OsString> = vec!["-Wall".into(), "-Werror".into(), "-Wno-unused-function".into()];
+    // The objects name their sources. Those names must not differ from one directory to the next, or the binaries of `make dist` do.
+    for (dir, name) in [(&root, "crates/bpf"), (&out, "out")] {
+        args.push(format!("-ffile-prefix-map={}={name}", dir.display()).into());
+    }
     for dir in [root.join("include"), root.join("src"), out.clone()] {
         args.push("-I".into());
         args.push(dir.into());
