@@ -1,11 +1,12 @@
 //! The command line: the products' own flags under one name.
 //!
-//! `args.rs` lists the commands, `usage_error.rs` turns every refusal into one `error:` and one `hint:` line, `guesses.rs` has those for
-//! the words of other tools. Flags and their
+//! `args.rs` lists the commands, `manual.rs` makes man pages and completions of them, `usage_error.rs` turns every refusal into one
+//! `error:` and one `hint:` line, and `guesses.rs` has those for the words of other tools. Flags and their
 //! validation belong to each product's `cli` module; nothing here reads from the host.
 mod args;
 mod guesses;
 mod help;
+mod manual;
 mod parts;
 mod usage_error;
 
@@ -58,9 +59,12 @@ where
     T: Into<OsString>,
 {
     let arguments = asked_for_help(arguments.into_iter().map(Into::into).collect());
-    let mut command = help::unbroken(Cli::command());
-    let parsed = command.try_get_matches_from_mut(&arguments).and_then(|m| Cli::from_arg_matches(&m));
-    let cli = match parsed {
+    let mut command = help::unbroken(manual::with_commands(Cli::command()));
+    let matched = command.try_get_matches_from_mut(&arguments);
+    if let Some(printed) = matched.as_ref().ok().and_then(|matches| manual::asked_for(matches, Cli::command)) {
+        return printed.map(Invocation::Print);
+    }
+    let cli = match matched.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) if usage_error::is_requested_text(&error) => {
             return Ok(Invocation::Print(help::rendered(&error.render().to_string())));
