@@ -1,10 +1,11 @@
 # The README names `make demo` and `make test`. Each installs what it needs first.
 
-.PHONY: help demo test test-all licences build bench book screenshots bless fmt clean
+.PHONY: help demo test test-all licences build dist bench book screenshots bless fmt clean
 
 help:
 	@echo "make demo      build a parshall that diagnoses, and let it diagnose a known fault"
 	@echo "make build     an optimised binary with everything: target/release/parshall (DEBUG=1: with line numbers for debuggers)"
+	@echo "make dist      what is released: a static binary, packages, an image, in target/dist"
 	@echo "make test      the checks and tests that CI runs"
 	@echo "make test-all  every check and test; before a release"
 	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny"
@@ -32,6 +33,10 @@ licences:
 build:
 	@scripts/setup build
 	$(if $(DEBUG),CARGO_PROFILE_RELEASE_DEBUG=line-tables-only )cargo build --locked --release
+
+dist:
+	@scripts/setup dist
+	@scripts/dist
 
 bench:
 	@scripts/setup bench

@@ -12,6 +12,10 @@ use cli::{Invocation, Request};
 use parshall_diagnose::{command, doctor, trial};
 use parshall_host::{error, log, output};
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The arguments make no sense.
 const WRONG_USAGE: u8 = 2;
 
