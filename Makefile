@@ -1,11 +1,12 @@
 # The README names `make demo` and `make test`. Each installs what it needs first.
 
-.PHONY: help demo test test-all licences build dist bench book screenshots bless fmt clean
+.PHONY: help demo test test-all licences build dist release bench book screenshots bless fmt clean
 
 help:
 	@echo "make demo      build a parshall that diagnoses, and let it diagnose a known fault"
 	@echo "make build     an optimised binary with everything: target/release/parshall (DEBUG=1: with line numbers for debuggers)"
 	@echo "make dist      what is released: a static binary, packages, an image, in target/dist"
+	@echo "make release   VERSION=x.y.z: prepares a release, and prints what is left to do"
 	@echo "make test      the checks and tests that CI runs"
 	@echo "make test-all  every check and test; before a release"
 	@echo "make licences  licences and known vulnerabilities of the dependencies, by cargo-deny"
@@ -37,6 +38,10 @@ build:
 dist:
 	@scripts/setup dist
 	@scripts/dist
+
+release:
+	@scripts/setup dist
+	@scripts/release "$(VERSION)" $(if $(TAG),--tag)
 
 bench:
 	@scripts/setup bench
