@@ -46,6 +46,22 @@ pub fn json_escape(c: char) -> String {
     out
 }
 
+/// A name with `#` for each number in it: `worker-12` and `worker-3` do the same.
+pub fn without_numbers(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut last_digit = false;
+    for c in name.chars() {
+        let digit = c.is_ascii_digit();
+        if !digit {
+            out.push(c);
+        } else if !last_digit {
+            out.push('#');
+        }
+        last_digit = digit;
+    }
+    out
+}
+
 /// The line and the column of a byte, both from 1 and in characters; the end of the text for a byte after it.
 pub fn position(text: &str, at: usize) -> (u32, u32) {
     let mut at = at.min(text.len());
@@ -100,6 +116,13 @@ mod tests {
         assert_eq!(printable(hostile, '?'), "a?txt.exe??[2J?2J??????");
         let names = "nginx: worker, grüße, 日本語, cafe\u{301}, हिन्दी, → ▏ 🙂";
         assert_eq!(printable(names, '?'), names);
+    }
+
+    #[test]
+    fn numbers_in_names_do_not_tell_workers_apart() {
+        assert_eq!(without_numbers("worker-12"), "worker-#");
+        assert_eq!(without_numbers("pool-1-thread-10"), "pool-#-thread-#");
+        assert_eq!(without_numbers("nginx"), "nginx");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use parshall_evidence::{Hop, HopKind, Object, PathPart, Runner, Stopper};
 
 use super::index::Index;
 use super::step::{Piece, Step, Target};
+use crate::text::without_numbers;
 
 /// A part smaller than this share of the whole is added to the step before its last one.
 const SMALL: f64 = 0.002;
@@ -246,36 +247,8 @@ fn numbered(index: &Index<'_>, name: &str, tids: &BTreeMap<u32, u64>) -> String 
     }
 }
 
-/// `worker-12` and `worker-3` do the same.
-fn without_numbers(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    let mut last_digit = false;
-    for c in name.chars() {
-        let digit = c.is_ascii_digit();
-        if !digit {
-            out.push(c);
-        } else if !last_digit {
-            out.push('#');
-        }
-        last_digit = digit;
-    }
-    out
-}
-
 /// At most `most` of all, evenly chosen.
 pub fn evenly<T>(all: &[T], most: usize) -> impl Iterator<Item = &T> {
     let step = all.len().div_ceil(most.max(1)).max(1);
     all.iter().step_by(step)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_in_names_do_not_tell_workers_apart() {
-        assert_eq!(without_numbers("worker-12"), "worker-#");
-        assert_eq!(without_numbers("pool-1-thread-10"), "pool-#-thread-#");
-        assert_eq!(without_numbers("nginx"), "nginx");
-    }
 }

@@ -17,6 +17,7 @@ mod evidence_type;
 pub mod facts;
 mod gain;
 mod health;
+mod known_names;
 pub mod ledger;
 pub mod rank;
 pub mod record;
@@ -31,6 +32,8 @@ pub mod waiting;
 mod words;
 
 use parshall_evidence::{Capture, ProbeReport, Report, Service, VERDICT_SCHEMA};
+
+pub use known_names::telling;
 
 use crate::critical_path::{self, clients::ClientWait};
 use crate::stats::ratio;

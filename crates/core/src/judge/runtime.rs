@@ -62,6 +62,7 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::known_names::{INTERPRETERS, RUNTIMES};
 
     #[test]
     fn objects_and_names_tell_the_runtime() {
@@ -76,6 +77,7 @@ mod tests {
         ] {
             assert_eq!(by_name(name), Some(runtime), "{name}");
         }
+        assert!(RUNTIMES.iter().chain(&INTERPRETERS).all(|name| by_name(name).is_some()));
         assert_eq!(by_name("nginx"), None);
         assert_eq!(by_name("node_exporter"), None);
     }

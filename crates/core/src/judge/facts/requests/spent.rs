@@ -13,6 +13,7 @@ use super::queue::{
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::evidence_type;
 use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
+use crate::judge::known_names::{COLLECTORS, INTERPRETERS, PACKETS};
 use crate::stats::ratio;
 
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
@@ -484,14 +485,13 @@ impl<'c> Context<'c> {
         let observed = self.capture.timeline.as_ref().map(|timeline| &timeline.observed_pids);
         let stranger = |pid: u32| observed.is_some_and(|pids| !pids.is_empty() && !pids.contains_key(&pid));
         let name = runner.process.as_str();
-        let packets = ["ksoftirqd", "napi/"].iter().any(|thread| name.starts_with(thread));
+        let packets = PACKETS.iter().any(|thread| name.starts_with(thread));
         let known = !name.is_empty() && (self.names.contains(name) || self.code.has_name(name));
         packets || known && !(runner.pid != 0 && stranger(runner.pid))
     }
 
     /// The lock that lets one thread of an interpreter run at a time: it is held by whoever computes.
     pub fn is_interpreter_lock(&self, part: &PartFact<'_>) -> bool {
-        const NAMES: [&str; 5] = ["python", "gunicorn", "uwsgi", "ruby", "puma"];
         const FUNCTIONS: [&str; 4] = ["take_gil", "PyEval_AcquireThread", "gvl_acquire", "thread_sched_wait"];
         let computes = part.rec.hops.last().is_some_and(|h| matches!(h.kind, HopKind::OnCpu | HopKind::RunQueue));
         let is = |hop: &Hop| {
@@ -500,7 +500,7 @@ impl<'c> Context<'c> {
             let mut named = named.peekable();
             match named.peek() {
                 Some(first) if first.is_named() => named.any(|n| FUNCTIONS.iter().any(|f| n.name.contains(f))),
-                _ => NAMES.iter().any(|name| hop.process.starts_with(name)),
+                _ => INTERPRETERS.iter().any(|name| hop.process.starts_with(name)),
             }
         };
         computes && part.rec.hops.iter().filter(|h| h.kind == HopKind::Lock).all(is)
@@ -613,17 +613,5 @@ fn is_log(hop: &Hop) -> bool {
 
 /// A thread of a runtime that collects garbage while all others stand still.
 pub fn is_collector(thread: &str) -> bool {
-    const NAMES: [&str; 10] = [
-        "VM Thread",
-        "GC Thread",
-        "GC task thread",
-        "G1 ",
-        "ZGC",
-        "ZWorker",
-        "ZDriver",
-        "Shenandoah",
-        ".NET Server GC",
-        ".NET BGC",
-    ];
-    NAMES.iter().any(|name| thread.starts_with(name))
+    COLLECTORS.iter().any(|name| thread.starts_with(name))
 }
