@@ -12,6 +12,7 @@ pub mod critical_path;
 pub mod experiment;
 pub mod judge;
 pub mod load;
+pub mod mask;
 pub mod networks;
 pub mod observe;
 pub mod proc_net;

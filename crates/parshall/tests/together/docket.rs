@@ -9,8 +9,10 @@ use std::sync::Once;
 
 use crate::common;
 use crate::common::thin::thinned;
+use crate::recordings;
 use parshall_core::judge::judge;
-use parshall_evidence::Capture;
+use parshall_core::mask::masked;
+use parshall_evidence::{Capture, Report};
 use serde::Deserialize;
 
 /// The most bytes of one file.
@@ -145,4 +147,22 @@ fn each_case_has_a_recording() {
     let missing = cases().into_iter().filter(|case| case.round == 0 && !recording(case).exists());
     let missing: Vec<String> = missing.map(|case| case.name).collect();
     assert!(missing.is_empty(), "make them with bench/docket/run: {missing:?}");
+}
+
+#[test]
+fn a_masked_recording_gets_the_same_verdict() {
+    let mut wrong = Vec::new();
+    for (name, capture) in captures().chain(recordings::captures()) {
+        let open = judge(&capture);
+        let hidden = judge(&masked(capture));
+        let told = |report: &Report| {
+            let figures: Vec<_> = report.findings.iter().map(|f| (f.cause.clone(), f.share, f.lost_ms)).collect();
+            (report.verdict.status, report.verdict.cause.clone(), report.verdict.confidence, figures)
+        };
+        if told(&open) != told(&hidden) {
+            let gaps = (&open.verdict.gaps, &hidden.verdict.gaps);
+            wrong.push(format!("{name}: {:?} is {:?} under pseudonyms, {gaps:?}", told(&open), told(&hidden)));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
