@@ -10,6 +10,7 @@
 
 pub mod critical_path;
 pub mod experiment;
+pub mod flame;
 pub mod judge;
 pub mod load;
 pub mod mask;

@@ -31,6 +31,8 @@ pub struct Trace {
 pub struct Lane {
     /// What it is a lane of.
     pub kind: Kind,
+    /// The same in the words of the evidence.
+    pub of: Of,
     /// The service or process that it belongs to.
     pub group: String,
     /// Its own name.
@@ -140,6 +142,6 @@ impl Draft {
             ended_by: threads.get(&ended_by).copied().filter(|_| ended_by != 0),
             ..span
         });
-        Lane { kind: self.of.kind(), group: self.group, name: self.name, spans: spans.collect() }
+        Lane { kind: self.of.kind(), of: self.of, group: self.group, name: self.name, spans: spans.collect() }
     }
 }

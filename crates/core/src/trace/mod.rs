@@ -1,6 +1,6 @@
 //! A capture as it is drawn: lanes of requests, threads and sockets on one axis of time.
 //!
-//! Nothing is concluded here. A trace has at most [`SPANS_MAX`] spans, whatever the capture: short ones that follow each other become one
+//! Nothing is concluded here. A trace for a page has at most [`SPANS_MAX`] spans, whatever the capture: short ones that follow each other become one
 //! ([`State::Many`]), and lanes beyond [`LANES_MAX`] are counted.
 mod lane;
 mod limit;
@@ -13,24 +13,33 @@ mod threads;
 
 use parshall_evidence::Capture;
 
-pub use lane::{Lane, Span, Trace};
+pub use lane::{Lane, Of, Span, Trace};
 pub use state::{Kind, State, Tone};
 
-use lane::{Draft, Of, Texts};
+use lane::{Draft, Texts};
 
-/// Lanes of a trace, of all kinds together.
+/// Lanes of a trace for a page, of all kinds together.
 pub const LANES_MAX: usize = 1_000;
-/// Spans of a trace, of all lanes together.
+/// Spans of a trace for a page, of all lanes together.
 pub const SPANS_MAX: usize = 40_000;
 
 impl Trace {
     /// The trace of a capture. One without single events, of a rung that does not see them, has the stalls of sockets and threads.
     pub fn new(capture: &Capture) -> Trace {
+        Trace::limited(capture, LANES_MAX, SPANS_MAX)
+    }
+
+    /// The same with every lane and span, for formats that need not be small.
+    pub fn whole(capture: &Capture) -> Trace {
+        Trace::limited(capture, usize::MAX, usize::MAX)
+    }
+
+    fn limited(capture: &Capture, lanes_max: usize, spans_max: usize) -> Trace {
         let mut texts = Texts::new();
         let mut lanes = requests::lanes(capture, &mut texts);
         lanes.extend(threads::lanes(capture, &mut texts));
         lanes.extend(sockets::lanes(capture, &mut texts));
-        let left_out = limit::lanes(&mut lanes, LANES_MAX);
+        let left_out = limit::lanes(&mut lanes, lanes_max);
         let opens_at = opens_at(&lanes, capture.window_ns);
         let thread = |(at, lane): (usize, &Draft)| match lane.of {
             Of::Thread(tid) => Some((tid, at as u32)),
@@ -38,7 +47,7 @@ impl Trace {
         };
         let threads = lanes.iter().enumerate().filter_map(thread).collect();
         let mut lanes: Vec<Lane> = lanes.into_iter().map(|lane| lane.placed(&threads)).collect();
-        let whole_from_ns = limit::spans(&mut lanes, SPANS_MAX);
+        let whole_from_ns = limit::spans(&mut lanes, spans_max);
         let timeline = capture.timeline.as_ref();
         Trace {
             window_ns: capture.window_ns,

@@ -48,7 +48,10 @@ fn push(timeline: &Timeline, pid: u32, off: &OffCpu, texts: &mut Texts, out: &mu
     let ready_from = match off.why {
         Why::Preempted => off.begin_ns,
         Why::Throttled | Why::Stopped => off.end_ns,
-        Why::Slept | Why::SleptForIo | Why::SleptUninterruptibly => off.wake_ns.clamp(off.begin_ns, off.end_ns),
+        Why::Slept | Why::SleptForIo | Why::SleptUninterruptibly => {
+            // A case that was changed by hand may have any order.
+            off.wake_ns.clamp(off.begin_ns, off.end_ns.max(off.begin_ns))
+        }
     };
     if ready_from > off.begin_ns {
         let text = texts.id(text(timeline, pid, off));
