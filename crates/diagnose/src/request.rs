@@ -93,4 +93,6 @@ pub struct ResultOptions {
     pub output: Print,
     /// Where a page is written; None for none.
     pub html: Option<PathBuf>,
+    /// All of these are of the capture under pseudonyms.
+    pub mask: bool,
 }

@@ -30,6 +30,7 @@ impl<'a> Results<'a> {
 
     /// Judges the capture and writes everything. One that cannot be written does not cost the others.
     pub fn write(self, capture: Capture) -> anyhow::Result<()> {
+        let capture = if self.config.mask { parshall_core::mask::masked(capture) } else { capture };
         let judged = parshall_core::judge::judge(&capture);
         let text = report::render(&judged, &self.config.output)?;
         let printed = match (self.report, &self.config.to) {

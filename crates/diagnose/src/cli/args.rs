@@ -115,6 +115,9 @@ pub struct ReportArgs {
     /// Print all of it as text: the numbers, every cause that was ruled out or not tested, all of the time, all notes
     #[arg(long)]
     pub(super) full: bool,
+    /// Replace addresses, paths and names of hosts, processes and control groups by pseudonyms, in all that is written
+    #[arg(long)]
+    pub(super) mask: bool,
 }
 
 /// Diagnose a command from its start to its end
@@ -152,12 +155,16 @@ pub struct RunArgs {
   parshall show slow.json --format markdown --full
   parshall show slow.json -o report.txt
   parshall show slow.json --html report.html
+  parshall show slow.json --mask --save public.case --html public.html
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]
 pub struct ShowArgs {
     /// The file that `--save` wrote
     #[arg(value_name = "CASE")]
     pub(super) case: PathBuf,
+    /// Also write the case to FILE again, which only you may read; with --mask under pseudonyms
+    #[arg(long, value_name = "FILE")]
+    pub(super) save: Option<PathBuf>,
     #[command(flatten)]
     pub(super) report: ReportArgs,
 }

@@ -69,7 +69,10 @@ impl ShowArgs {
         if self.report.output.as_ref() == Some(&self.case) {
             return Err(UserError::new("-o names the case itself", "give the report a file of its own"));
         }
-        Ok(ShowRequest { case: self.case, results: self.report.validate(None, Destination::Stdout)? })
+        if self.save.as_ref() == Some(&self.case) {
+            return Err(UserError::new("--save names the case itself", "give what is written a file of its own"));
+        }
+        Ok(ShowRequest { case: self.case, results: self.report.validate(self.save, Destination::Stdout)? })
     }
 }
 
@@ -191,6 +194,6 @@ impl ReportArgs {
             style: style_for(&to, self.color.choice()),
             detail: if self.full { Detail::Full } else { Detail::Short },
         };
-        Ok(ResultOptions { save, html: self.html, to, output })
+        Ok(ResultOptions { save, html: self.html, to, output, mask: self.mask })
     }
 }
