@@ -6,7 +6,7 @@ use std::time::Duration;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::output::{Destination, Output};
 
-use crate::report::Print;
+use crate::report::{Beside, Print};
 use crate::subject::Select;
 
 /// A validated `parshall attach`.
@@ -91,8 +91,8 @@ pub struct ResultOptions {
     pub to: Destination,
     /// How the report is printed.
     pub output: Print,
-    /// Where a page is written; None for none.
-    pub html: Option<PathBuf>,
+    /// Further forms of it, and where each is written.
+    pub beside: Vec<(Beside, PathBuf)>,
     /// All of these are of the capture under pseudonyms.
     pub mask: bool,
 }

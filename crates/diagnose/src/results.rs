@@ -1,8 +1,9 @@
-//! Where the results of an observation go: the report, and the page and the case where they are asked for.
-use parshall_evidence::{Capture, Report};
+//! Where the results of an observation go: the report, and its further forms and the case where they are asked for.
+use parshall_core::{judge::judge, mask::masked};
+use parshall_evidence::Capture;
 
 use crate::case;
-use crate::report;
+use crate::report::{self, Beside};
 use crate::request::ResultOptions;
 use parshall_host::error::UserError;
 use parshall_host::output::{self, Destination};
@@ -12,7 +13,7 @@ use parshall_host::private_file::PrivateFile;
 pub struct Results<'a> {
     config: &'a ResultOptions,
     report: Option<PrivateFile>,
-    page: Option<PrivateFile>,
+    beside: Vec<(Beside, PrivateFile)>,
     case: Option<PrivateFile>,
 }
 
@@ -23,27 +24,27 @@ impl<'a> Results<'a> {
             Destination::File(path) => Some(PrivateFile::create(path, "-o")?),
             Destination::Stdout | Destination::Stderr => None,
         };
-        let page = config.html.as_deref().map(|path| PrivateFile::create(path, "--html")).transpose()?;
+        let beside = config.beside.iter().map(|(what, path)| Ok((*what, PrivateFile::create(path, what.option())?)));
+        let beside = beside.collect::<Result<_, UserError>>()?;
         let case = config.save.as_deref().map(case::create).transpose()?;
-        Ok(Self { config, report, page, case })
+        Ok(Self { config, report, beside, case })
     }
 
     /// Judges the capture and writes everything. One that cannot be written does not cost the others.
     pub fn write(self, capture: Capture) -> anyhow::Result<()> {
-        let capture = if self.config.mask { parshall_core::mask::masked(capture) } else { capture };
-        let judged = parshall_core::judge::judge(&capture);
+        let capture = if self.config.mask { masked(capture) } else { capture };
+        let judged = judge(&capture);
         let text = report::render(&judged, &self.config.output)?;
-        let printed = match (self.report, &self.config.to) {
+        let mut written = match (self.report, &self.config.to) {
             (Some(file), _) => file.write(text.as_bytes()).map_err(anyhow::Error::from),
             (None, Destination::Stderr) => output::print_to(std::io::stderr(), &text),
             (None, _) => output::print(&text),
         };
-        let drawn = self.page.map_or(Ok(()), |file| draw(&judged, &capture, file));
+        for (what, file) in self.beside {
+            let content = what.content(&judged, &capture);
+            written = written.and(content.and_then(|content| Ok(file.write(&content)?)));
+        }
         let saved = self.case.map_or(Ok(()), |file| case::write(capture, file));
-        printed.and(drawn).and(saved)
+        written.and(saved)
     }
-}
-
-fn draw(judged: &Report, capture: &Capture, file: PrivateFile) -> anyhow::Result<()> {
-    Ok(file.write(report::html(judged, capture)?.as_bytes())?)
 }

@@ -24,7 +24,7 @@ use crate::trial::change::Change;
   parshall attach --port 80,443            what serves any of the ports
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --port 7000 -o report.txt
-  parshall attach --port 7000 --html report.html
+  parshall attach --port 7000 --html report.html --perfetto trace.pftrace
   parshall attach --port 80 --netns blue   the port in another network namespace
   parshall attach --netns blue
   parshall attach --all --for 1m
@@ -103,9 +103,8 @@ pub struct ReportArgs {
     /// Write the report to FILE, which only you may read; - is stdout
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// Also write the report as one web page to FILE, with a timeline of what was seen; nothing in it is fetched from elsewhere
-    #[arg(long, value_name = "FILE")]
-    pub(super) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) beside: BesideArgs,
     /// How to print the report
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(super) format: Format,
@@ -118,6 +117,17 @@ pub struct ReportArgs {
     /// Replace addresses, paths and names of hosts, processes and control groups by pseudonyms, in all that is written
     #[arg(long)]
     pub(super) mask: bool,
+}
+
+/// Further forms of a report, each in a file that only the user may read.
+#[derive(Debug, Clone, Args)]
+pub struct BesideArgs {
+    /// Also write the report as one web page to FILE, with a timeline of what was seen; nothing in it is fetched from elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+    /// Also write a trace for https://ui.perfetto.dev to FILE: threads and who woke them, requests and sockets
+    #[arg(long, value_name = "FILE")]
+    pub(super) perfetto: Option<PathBuf>,
 }
 
 /// Diagnose a command from its start to its end

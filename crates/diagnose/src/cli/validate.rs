@@ -12,10 +12,11 @@ use parshall_host::netns::Netns;
 use parshall_host::output::{Destination, style_for};
 
 use super::args::{
-    AttachArgs, DoctorArgs, ObserveArgs, Ports, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs, TrySubjectArgs,
+    AttachArgs, BesideArgs, DoctorArgs, ObserveArgs, Ports, ReportArgs, RunArgs, ShowArgs, SubjectArgs, TryArgs,
+    TrySubjectArgs,
 };
 use super::value::MAX_WINDOW;
-use crate::report::Print;
+use crate::report::{Beside, Print};
 use crate::request::{AttachRequest, DoctorRequest, Naming, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
 use crate::trial::TryRequest;
@@ -66,11 +67,17 @@ impl RunArgs {
 impl ShowArgs {
     /// Checks them.
     pub fn validate(self) -> Result<ShowRequest, UserError> {
-        if self.report.output.as_ref() == Some(&self.case) {
-            return Err(UserError::new("-o names the case itself", "give the report a file of its own"));
-        }
-        if self.save.as_ref() == Some(&self.case) {
-            return Err(UserError::new("--save names the case itself", "give what is written a file of its own"));
+        let to_report = self.report.output.as_ref().map(|path| ("-o", path.as_path()));
+        let to_case = self.save.as_ref().map(|path| ("--save", path.as_path()));
+        let beside = self.report.beside.clone().files();
+        let beside = beside.iter().map(|(what, path)| (what.option(), path.as_path()));
+        if let Some((option, _)) =
+            to_report.into_iter().chain(to_case).chain(beside).find(|(_, path)| *path == self.case)
+        {
+            return Err(UserError::new(
+                format!("{option} names the case itself"),
+                "give what is written a file of its own",
+            ));
         }
         Ok(ShowRequest { case: self.case, results: self.report.validate(self.save, Destination::Stdout)? })
     }
@@ -175,12 +182,17 @@ impl ObserveArgs {
 impl ReportArgs {
     /// Checks them; without -o the report goes to `usual`.
     fn validate(self, save: Option<PathBuf>, usual: Destination) -> Result<ResultOptions, UserError> {
-        let files = [("-o", &self.output), ("--html", &self.html), ("--save", &save)];
-        let same = |at: usize| files[..at].iter().find(|(_, path)| path.is_some() && *path == files[at].1);
-        if let Some((first, second)) = (1..files.len()).find_map(|at| Some((same(at)?.0, files[at].0))) {
+        let beside = self.beside.files();
+        let mut files: Vec<(&str, &Path)> = beside.iter().map(|(what, path)| (what.option(), path.as_path())).collect();
+        files.extend(save.iter().map(|path| ("--save", path.as_path())));
+        files.extend(self.output.iter().map(|path| ("-o", path.as_path())));
+        // What is written in place may take several, one after the other.
+        files.retain(|(_, path)| !path.starts_with("/dev"));
+        files.sort_by_key(|(_, path)| *path);
+        if let Some([first, second]) = files.windows(2).find(|pair| pair[0].1 == pair[1].1) {
             return Err(UserError::new(
-                format!("{first} and {second} name the same file"),
-                "give the report, the page and the case a file each",
+                format!("{} and {} name the same file", first.0, second.0),
+                "give the report, each of its other forms and the case a file of their own",
             ));
         }
         let to = match self.output {
@@ -194,6 +206,13 @@ impl ReportArgs {
             style: style_for(&to, self.color.choice()),
             detail: if self.full { Detail::Full } else { Detail::Short },
         };
-        Ok(ResultOptions { save, html: self.html, to, output, mask: self.mask })
+        Ok(ResultOptions { save, beside, to, output, mask: self.mask })
+    }
+}
+
+impl BesideArgs {
+    fn files(self) -> Vec<(Beside, PathBuf)> {
+        let all = [(Beside::Html, self.html), (Beside::Perfetto, self.perfetto)];
+        all.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
     }
 }

@@ -2,16 +2,18 @@
 mod html;
 mod json;
 mod markdown;
+mod perfetto;
 mod text;
 
 use clap::ValueEnum;
 use parshall_core::report::Detail;
-use parshall_evidence::Report;
+use parshall_evidence::{Capture, Report};
 use parshall_host::output::TextStyle;
 
 pub use html::html;
 pub use json::json;
 pub use markdown::markdown;
+pub use perfetto::perfetto;
 pub use text::text;
 
 /// `--format` of a report.
@@ -42,6 +44,33 @@ pub fn render(report: &Report, print: &Print) -> anyhow::Result<String> {
         Format::Text => Ok(text(report, print.style, print.detail)),
         Format::Json => json(report),
         Format::Markdown => Ok(markdown(report, print.detail)),
+    }
+}
+
+/// An output beside the report, in a file of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    /// The report and a timeline as one page.
+    Html,
+    /// A trace for Perfetto.
+    Perfetto,
+}
+
+impl Beside {
+    /// The option that names its file.
+    pub fn option(self) -> &'static str {
+        match self {
+            Beside::Html => "--html",
+            Beside::Perfetto => "--perfetto",
+        }
+    }
+
+    /// The content of its file.
+    pub fn content(self, report: &Report, capture: &Capture) -> anyhow::Result<Vec<u8>> {
+        Ok(match self {
+            Beside::Html => html(report, capture)?.into_bytes(),
+            Beside::Perfetto => perfetto(report, capture),
+        })
     }
 }
 

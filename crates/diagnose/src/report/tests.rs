@@ -1,23 +1,12 @@
 //! Golden tests: every sample at three widths. `BLESS=1 cargo test -p parshall-diagnose` rewrites the files.
-use std::path::PathBuf;
-
 use parshall_core::report::Detail;
 use parshall_core::text::is_printable;
 use parshall_host::output::{Charset, TextStyle, columns};
 use serde_json::Value;
 
 use super::{json, markdown, text};
+use crate::testkit::golden::golden;
 use crate::testkit::reports;
-
-fn golden(name: &str, got: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, got).unwrap();
-    }
-    let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(want == got, "{name} differs; BLESS=1 rewrites it. Got:\n{got}");
-}
 
 const BOTH: [Detail; 2] = [Detail::Short, Detail::Full];
 

@@ -1,4 +1,6 @@
-//! Test support: a child process to observe, sessions, and sample reports.
+//! Test support: a child process to observe, sessions, golden files, and sample captures and reports.
+pub mod captures;
 pub mod child;
+pub mod golden;
 pub mod reports;
 pub mod session;
