@@ -42,6 +42,9 @@ impl<'a> Results<'a> {
         };
         for (what, file) in self.beside {
             let content = what.content(&judged, &capture);
+            if what == Beside::Folded && content.as_ref().is_ok_and(Vec::is_empty) {
+                tracing::warn!("--folded: no CPU samples and no times off the CPU were seen; the file is empty");
+            }
             written = written.and(content.and_then(|content| Ok(file.write(&content)?)));
         }
         let saved = self.case.map_or(Ok(()), |file| case::write(capture, file));

@@ -128,6 +128,15 @@ pub struct BesideArgs {
     /// Also write a trace for https://ui.perfetto.dev to FILE: threads and who woke them, requests and sockets
     #[arg(long, value_name = "FILE")]
     pub(super) perfetto: Option<PathBuf>,
+    /// Also write folded stacks to FILE: CPU samples, and microseconds off the CPU with the wakers' stacks above the sleepers'
+    #[arg(long, value_name = "FILE")]
+    pub(super) folded: Option<PathBuf>,
+    /// Also write these stacks to FILE as flame graphs, in one SVG
+    #[arg(long, value_name = "FILE")]
+    pub(super) flamegraph: Option<PathBuf>,
+    /// Also write the events to FILE as a list in the order of time, with the longest waits marked; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) summary: Option<PathBuf>,
 }
 
 /// Diagnose a command from its start to its end
@@ -165,6 +174,7 @@ pub struct RunArgs {
   parshall show slow.json --format markdown --full
   parshall show slow.json -o report.txt
   parshall show slow.json --html report.html
+  parshall show slow.json --flamegraph flames.svg --summary -
   parshall show slow.json --mask --save public.case --html public.html
 
 Exit codes: 0 done, 1 it failed, 2 wrong usage.")]

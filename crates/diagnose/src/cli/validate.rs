@@ -212,7 +212,15 @@ impl ReportArgs {
 
 impl BesideArgs {
     fn files(self) -> Vec<(Beside, PathBuf)> {
-        let all = [(Beside::Html, self.html), (Beside::Perfetto, self.perfetto)];
+        // The list is text, and a terminal is where it is read.
+        let stdout = |path: PathBuf| if path == Path::new("-") { PathBuf::from("/dev/stdout") } else { path };
+        let all = [
+            (Beside::Html, self.html),
+            (Beside::Perfetto, self.perfetto),
+            (Beside::Folded, self.folded),
+            (Beside::Flamegraph, self.flamegraph),
+            (Beside::Summary, self.summary.map(stdout)),
+        ];
         all.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
     }
 }

@@ -1,8 +1,11 @@
 //! How a report is printed: one file per format, and this list. The contents are decided in [`parshall_core::report`].
+mod flamegraph;
+mod folded;
 mod html;
 mod json;
 mod markdown;
 mod perfetto;
+mod summary;
 mod text;
 
 use clap::ValueEnum;
@@ -10,10 +13,13 @@ use parshall_core::report::Detail;
 use parshall_evidence::{Capture, Report};
 use parshall_host::output::TextStyle;
 
+pub use flamegraph::flamegraph;
+pub use folded::folded;
 pub use html::html;
 pub use json::json;
 pub use markdown::markdown;
 pub use perfetto::perfetto;
+pub use summary::summary;
 pub use text::text;
 
 /// `--format` of a report.
@@ -54,6 +60,12 @@ pub enum Beside {
     Html,
     /// A trace for Perfetto.
     Perfetto,
+    /// Folded stacks.
+    Folded,
+    /// Flame graphs.
+    Flamegraph,
+    /// The events in the order of time.
+    Summary,
 }
 
 impl Beside {
@@ -62,6 +74,9 @@ impl Beside {
         match self {
             Beside::Html => "--html",
             Beside::Perfetto => "--perfetto",
+            Beside::Folded => "--folded",
+            Beside::Flamegraph => "--flamegraph",
+            Beside::Summary => "--summary",
         }
     }
 
@@ -70,9 +85,14 @@ impl Beside {
         Ok(match self {
             Beside::Html => html(report, capture)?.into_bytes(),
             Beside::Perfetto => perfetto(report, capture),
+            Beside::Folded => folded(capture).into_bytes(),
+            Beside::Flamegraph => flamegraph(capture).into_bytes(),
+            Beside::Summary => summary(report, capture).into_bytes(),
         })
     }
 }
 
+#[cfg(test)]
+mod beside_tests;
 #[cfg(test)]
 mod tests;

@@ -115,6 +115,8 @@ fn the_report_of_run_leaves_stdout_to_the_command() {
     assert_eq!(to("parshall show x.json -o /dev/stderr"), Destination::Stderr);
     assert!(refused("parshall run -o x --save x -- ls").0.contains("the same file"));
     assert!(refused("parshall show x -o x").0.contains("the case itself"));
+    assert!(refused("parshall show x --html y --perfetto y").0.contains("the same file"));
+    assert!(refused("parshall show x --mask --save x").0.contains("--save names the case itself"));
 }
 
 #[test]
