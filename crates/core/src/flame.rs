@@ -212,7 +212,8 @@ mod tests {
     #[test]
     fn wakers_stand_above_sleepers_with_their_innermost_frame_first() {
         let flames = Flames::new(&capture());
-        assert_eq!(lines(&flames.on_cpu), [("t102;work;unlock".to_owned(), 7)]);
+        // Nothing on record names the thread that was sampled.
+        assert_eq!(lines(&flames.on_cpu), [("thread;work;unlock".to_owned(), 7)]);
         assert_eq!(
             lines(&flames.off_cpu),
             [

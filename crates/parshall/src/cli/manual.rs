@@ -107,11 +107,12 @@ fn has_options(command: &Command) -> bool {
     command.get_arguments().any(|arg| !arg.is_hide_set())
 }
 
-/// What stands below the options in the help: lists with a heading, such as the examples, and sentences. clap_mangen would make
-/// one paragraph of all.
+/// What stands in the help beside commands and options: lists with a heading, such as the examples, and sentences. clap_mangen would
+/// make one paragraph of all.
 fn closing(command: &Command) -> Roff {
     let mut roff = Roff::new();
-    let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let parts = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
+    let text = parts.map(ToString::to_string).collect::<Vec<_>>().join("\n\n");
     let mut place = Place::Outside;
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {

@@ -8,11 +8,13 @@ use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::has_several_listeners;
-use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
+use crate::judge::facts::{Blame, Facts, Lost, Spent, ThreadFact, network};
 use crate::judge::record;
 use crate::judge::words;
+use crate::stats::ratio;
 use crate::units;
-use parshall_evidence::{ListenerCounters, Place, ShareOf};
+use crate::wait::Wait;
+use parshall_evidence::{ListenerCounters, OffCpu, OffCpuCell, Place, ShareOf};
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -94,8 +96,9 @@ struct Unserved<'a> {
 }
 
 /// The kernel spreads connections over the listeners of a port (SO_REUSEPORT) evenly. One whose queue had something in it and has
-/// grown by more than half of its part is not accepted from, or hardly; connections stay there even when their clients have given up. The
-/// kernel counts the queue, so that it is known on every rung, and however little of the time its probes see.
+/// grown by more than half of its part is not accepted from, or hardly; connections stay there even when their clients have given up. Its
+/// process waits for work meanwhile: one that computes, or waits for somebody else, is slow and not deaf. The kernel counts the queue, so
+/// that it is known on every rung, and however little of the time its probes see.
 fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
     let listeners = &facts.capture.counters.as_ref()?.listeners;
     let of_group = |a: &ListenerCounters, b: &ListenerCounters| a.netns == b.netns && a.local == b.local;
@@ -107,7 +110,8 @@ fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
         let all = group.iter().map(|l| grown(l)).fold(accepted, u64::saturating_add);
         let fair = all / (group.len() as u64).max(1);
         let served = group.iter().filter(|l| !stuck(l)).count() as u64;
-        (served > 0 && accepted > 0 && grown(listener) * 2 > fair).then(|| Unserved {
+        let deaf = served > 0 && accepted > 0 && grown(listener) * 2 > fair && waits_for_work(facts, listener.pid);
+        deaf.then(|| Unserved {
             listener,
             grown: grown(listener),
             accepted,
@@ -116,6 +120,22 @@ fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
         })
     };
     listeners.iter().filter(stuck).filter_map(found).max_by_key(|unserved| unserved.grown)
+}
+
+/// Share of its time that a thread spends in waits for work when it has none.
+const WAITS_FOR_WORK: f64 = 0.5;
+
+fn waits_for_work(facts: &Facts<'_>, pid: u32) -> bool {
+    let is_wait = |cell: &&OffCpuCell| {
+        // A receive may be that of an answer.
+        let wait = Wait::of(&cell.syscall_name, cell.fd, cell.syscall);
+        cell.why == OffCpu::Blocked && matches!(wait, Wait::Multiplex | Wait::Accept)
+    };
+    let waited = |thread: &ThreadFact<'_>| {
+        let ns = thread.rec.off_cpu.iter().filter(is_wait).map(|cell| cell.ns as f64).sum::<f64>();
+        ratio(ns, thread.rec.observed_ns as f64)
+    };
+    facts.threads_of(pid).any(|thread| waited(thread) >= WAITS_FOR_WORK)
 }
 
 impl Unserved<'_> {
@@ -220,9 +240,9 @@ fn fix(facts: &Facts<'_>, listener: &ListenerCounters) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Confidence, FlowState, ListenerCounters, Release, Role};
+    use parshall_evidence::{Confidence, FdKind, FlowState, ListenerCounters, Release, Role};
 
-    use crate::testkit::{FlowBuilder, MS, capture, listener, rose, verdict_of};
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, listener, rose, verdict_of};
 
     #[test]
     fn drops_of_a_listener_outrank_what_flows_show() {
@@ -256,7 +276,8 @@ mod tests {
 
     /// Three listeners of a port, the first of which had `queued` waiting at the begin and the end, and the connections of a window.
     fn group(queued: (u64, u64), accepted: u64) -> parshall_evidence::Capture {
-        let mut found = capture(vec![FlowBuilder::new(1, Role::Server).talks(10, 100)], vec![]);
+        let idle = ThreadBuilder::new(101).blocked(0, WINDOW_NS, "accept4", FdKind::Tcp).fill();
+        let mut found = capture(vec![FlowBuilder::new(1, Role::Server).talks(10, 100)], vec![idle]);
         let mut counters = rose(&[("Tcp.PassiveOpens", accepted)]);
         counters.listeners =
             vec![ListenerCounters { queued, ..listener(7000, 0) }, listener(7000, 0), listener(7000, 0)];
@@ -274,6 +295,10 @@ mod tests {
         assert_eq!(verdict_of(&group((3, 9), 900)), "healthy");
         // What waits and grows no more owes nobody: its clients are gone.
         assert_eq!(verdict_of(&group((34, 34), 50)), "healthy");
+        // A worker that waits for somebody else, or computes, is slow and not deaf.
+        let mut asks = group((10, 34), 50);
+        asks.threads = vec![ThreadBuilder::new(101).blocked(0, WINDOW_NS, "recvfrom", FdKind::Tcp).fill().record];
+        assert_eq!(verdict_of(&asks), "healthy");
         // A single listener is busy, or its process is: others say why.
         let mut alone = group((10, 34), 50);
         alone.counters.as_mut().unwrap().listeners.truncate(1);

@@ -217,7 +217,11 @@ fn undelivered_chunks_are_delivered_by_the_next_process() {
     let first = fixture(Some(directory.path()), 250, 1 << 20);
     for n in 1..=10 {
         first.queue.offer(chunk(n));
-        until(&first.queue, "the chunk is spooled", |_| first.queue.shared.lock().back.chunks.is_empty());
+        let spooled = |_: &Account| {
+            let state = first.queue.shared.lock();
+            state.back.chunks.is_empty() && state.spooling.is_none()
+        };
+        until(&first.queue, "the chunk is spooled", spooled);
     }
     first.answers.send(Answer::Accept).unwrap();
     until(&first.queue, "one is delivered", |a| a.rows_out == 10);
