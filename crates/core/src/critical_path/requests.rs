@@ -217,11 +217,14 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
 /// A connection that waits for less is accepted at once.
 const KEPT_OUT_NS: u64 = 1_000_000;
 
-/// Whether what a call received, the first of its connection, had waited for that to be accepted.
+/// Whether what a call received, the first of its connection, had waited for that to be accepted. That of TLS opens a connection, and
+/// the request comes behind it.
 fn is_kept_out(accepted: Option<(u64, u64, u32)>, call: &SocketCall) -> bool {
-    accepted.is_some_and(|(established_ns, at_ns, _)| {
-        at_ns.saturating_sub(established_ns.max(call.since_ns)) >= KEPT_OUT_NS
-    })
+    let opens = call.frame.is_some_and(|frame| frame.protocol == Protocol::Tls);
+    !opens
+        && accepted.is_some_and(|(established_ns, at_ns, _)| {
+            at_ns.saturating_sub(established_ns.max(call.since_ns)) >= KEPT_OUT_NS
+        })
 }
 
 fn asked(seen: &Seen<'_>) -> Vec<Request> {
@@ -450,8 +453,20 @@ mod tests {
             requests.iter().map(|r| (r.arrived_ns / MS, r.end_ns / MS, r.accepted.is_some())).collect()
         };
         assert_eq!(times(&session(200)), [(10, 201, true), (202, 203, false)]);
-        // One that is accepted at once asks for nothing before its session.
+        // One that is accepted at once asks for nothing before its session, and that of TLS asks for nothing at all.
         assert_eq!(times(&session(10)), [(12, 13, false)]);
+        let tls = |op, at, kind| SocketCall {
+            frame: Some(Frame { protocol: Protocol::Tls, kind, flags: 0, length: 90, stream: 0 }),
+            ..call(op, 10 * MS, at * MS)
+        };
+        let secured = [
+            call(Op::Accept, 10 * MS, 200 * MS),
+            tls(Op::Receive, 200, 22),
+            tls(Op::Send, 201, 22),
+            tls(Op::Receive, 203, 23),
+            tls(Op::Send, 205, 23),
+        ];
+        assert_eq!(times(&secured).len(), 1);
     }
 
     #[test]
