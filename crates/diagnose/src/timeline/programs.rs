@@ -3,13 +3,15 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parshall_evidence::{Capture, Rung, Service};
 use parshall_testkit::skip;
 
 use crate::subject::Select;
-use crate::testkit::session::{self, Never};
+use crate::testkit::session;
+use crate::window::Stop;
 
 /// A program that serves, killed when dropped.
 struct Serving(Child);
@@ -36,21 +38,38 @@ impl Serving {
     /// Observes it while `load` runs; None, and a note, if not on the rung that sees messages.
     fn observed(&self, what: &str, load: impl FnOnce() + Send) -> Option<Capture> {
         let mut session = session::open(&Select::Pids(vec![self.0.id()]), Some(Rung::Btf));
+        let done = AtomicBool::new(false);
+        let done = &done;
         let capture = std::thread::scope(|scope| {
             let (begun, begins) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 begins.recv().expect("the window begins");
                 std::thread::sleep(Duration::from_millis(100));
                 load();
+                std::thread::sleep(Duration::from_millis(200));
+                done.store(true, Ordering::Release);
             });
             let on_begin = || begun.send(()).map_err(anyhow::Error::from);
-            session.window(Duration::from_millis(2_500), &Never, on_begin).expect("a capture")
+            session.window(Duration::from_secs(60), &Loaded(done), on_begin).expect("a capture")
         });
         if capture.rung != Rung::Btf {
             skip(what, &format!("not on the btf rung: {:?}", capture.blind));
             return None;
         }
         Some(capture)
+    }
+}
+
+/// Ends a window when the load has ended, however long a busy host lets that take.
+struct Loaded<'a>(&'a AtomicBool);
+
+impl Stop for Loaded<'_> {
+    fn requested(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn subject_gone(&self) -> bool {
+        false
     }
 }
 
