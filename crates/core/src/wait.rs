@@ -1,5 +1,7 @@
 //! Classifies a wait by its system call and descriptor, for the ledgers of threads and for critical paths alike.
-use parshall_evidence::{FdKind, NO_SYSCALL};
+use parshall_evidence::{FdKind, NO_SYSCALL, OffCpu, ThreadRecord};
+
+use crate::stats::ratio;
 
 /// The object that a sleeping thread waits for, by its system call and descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +62,13 @@ impl Wait {
     pub fn is_for_work(self) -> bool {
         matches!(self, Wait::Multiplex | Wait::Accept | Wait::SocketReceive)
     }
+}
+
+/// The share of its observed time that a thread was blocked in waits that `is` takes; 0 where nothing of it was observed.
+pub fn blocked_share(thread: &ThreadRecord, is: impl Fn(Wait) -> bool) -> f64 {
+    let blocked = thread.off_cpu.iter().filter(|cell| cell.why == OffCpu::Blocked);
+    let waits = blocked.filter(|cell| is(Wait::of(&cell.syscall_name, cell.fd, cell.syscall)));
+    ratio(waits.fold(0u64, |sum, cell| sum.saturating_add(cell.ns)) as f64, thread.observed_ns as f64)
 }
 
 #[cfg(test)]

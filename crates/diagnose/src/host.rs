@@ -82,13 +82,18 @@ fn tick_ns() -> u64 {
     1_000_000_000 / clock::ticks_per_second()
 }
 
-fn read() -> Stat {
-    parse_stat(&bounded_file::text("/proc/stat").unwrap_or_default(), tick_ns())
+fn text(path: &str) -> String {
+    bounded_file::text(path).unwrap_or_default()
 }
 
-fn read_each() -> Vec<CpuTime> {
-    let text = |path: &str| bounded_file::text(path).unwrap_or_default();
-    parse_each(&text("/proc/stat"), &text("/proc/net/softnet_stat"), tick_ns())
+fn read() -> Stat {
+    parse_stat(&text("/proc/stat"), tick_ns())
+}
+
+/// All CPUs together, and each.
+fn read_all() -> (Stat, Vec<CpuTime>) {
+    let (stat, tick_ns) = (text("/proc/stat"), tick_ns());
+    (parse_stat(&stat, tick_ns), parse_each(&stat, &text("/proc/net/softnet_stat"), tick_ns))
 }
 
 /// The CPU times when the window began.
@@ -101,20 +106,21 @@ pub struct HostWatch {
 
 impl HostWatch {
     pub fn start() -> Self {
-        Self { begun: read(), each: read_each(), own_ns: clock::process_cpu_ns() }
+        let (begun, each) = read_all();
+        Self { begun, each, own_ns: clock::process_cpu_ns() }
     }
 
     /// The host over the window.
     pub fn host(&self) -> Host {
-        let now = read();
-        let kernel = bounded_file::text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
+        let (now, each) = read_all();
+        let kernel = text("/proc/sys/kernel/osrelease").trim().to_owned();
         let busy_ns = now.busy_ns.zip(self.begun.busy_ns).map(|(now, then)| now.saturating_sub(then));
         Host {
             kernel,
             cpus: now.cpus,
             busy_ns,
             stolen_ns: now.stolen_ns.saturating_sub(self.begun.stolen_ns),
-            each: risen(read_each(), &self.each),
+            each: risen(each, &self.each),
         }
     }
 

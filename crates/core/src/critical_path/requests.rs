@@ -279,7 +279,7 @@ fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<
 
 /// Fewer replies do not show who replies to what.
 const BY_THREAD_MIN: usize = 5;
-/// One in so many datagrams is owed no reply, at least.
+/// Of this many datagrams at least one is owed no reply.
 const UNANSWERED_IN: usize = 5;
 
 /// The requests of a service whose threads answer what they read last, and nothing else, while many datagrams are read that have no reply

@@ -79,7 +79,7 @@ pub enum Gap {
     Slowest,
     /// Clients waited for something outside of their requests for this share of what they waited in all.
     Clients(f64),
-    /// So many exchanges on the flows of services of which so many requests are known.
+    /// Exchanges on the flows of services, and the requests that are known of them, which are far fewer.
     Unpaired(f64, f64),
     /// No cause has the time that was lost.
     NoCause,

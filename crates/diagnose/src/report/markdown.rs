@@ -79,7 +79,7 @@ fn time(sheet: &mut Sheet, bars: &Bars) {
     }
     sheet.block(&escaped(&bars.of));
     sheet.table(
-        ["state", "share"],
+        &["state", "share"],
         "|---|---:|",
         bars.rows.iter().map(|row| [escaped(&row.label), escaped(&row.figure)]),
     );
@@ -91,17 +91,15 @@ fn evidence(sheet: &mut Sheet, title: Title, rows: &[EvidenceRow]) {
         let stack = row.stack.as_ref().map_or_else(String::new, |stack| format!(" {}", stack_line(stack)));
         [escaped(&row.figure), format!("{}{stack}", joined(&row.words))]
     });
-    sheet.table(["figure", "of what"], "|---:|---|", rows);
+    sheet.table(&["figure", "of what"], "|---:|---|", rows);
 }
 
 fn table(sheet: &mut Sheet, table: &Table) {
     sheet.heading(table.title);
     sheet.block(&escaped(&table.of));
-    let row = |cells: &mut dyn Iterator<Item = String>| format!("| {} |", cells.collect::<Vec<_>>().join(" | "));
-    sheet.line(&row(&mut table.head.iter().map(|name| escaped(name))));
-    sheet.line(&format!("|---|{}", "---:|".repeat(table.head.len().saturating_sub(1))));
-    table.rows.iter().for_each(|cells| sheet.line(&row(&mut cells.iter().map(|cell| escaped(cell)))));
-    sheet.end();
+    let rule = format!("|---|{}", "---:|".repeat(table.head.len().saturating_sub(1)));
+    let rows = table.rows.iter().map(|cells| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>());
+    sheet.table(&table.head, &rule, rows);
 }
 
 fn others(sheet: &mut Sheet, others: &Others) {
@@ -186,10 +184,10 @@ impl Sheet {
         self.end();
     }
 
-    fn table(&mut self, head: [&str; 2], rule: &str, rows: impl Iterator<Item = [String; 2]>) {
-        self.line(&format!("| {} | {} |", head[0], head[1]));
+    fn table<R: AsRef<[String]>>(&mut self, head: &[&str], rule: &str, rows: impl Iterator<Item = R>) {
+        self.line(&format!("| {} |", head.join(" | ")));
         self.line(rule);
-        rows.for_each(|[a, b]| self.line(&format!("| {a} | {b} |")));
+        rows.for_each(|cells| self.line(&format!("| {} |", cells.as_ref().join(" | "))));
         self.end();
     }
 }

@@ -8,13 +8,12 @@ use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::has_several_listeners;
-use crate::judge::facts::{Blame, Facts, Lost, Spent, ThreadFact, network};
+use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
-use crate::stats::ratio;
 use crate::units;
-use crate::wait::Wait;
-use parshall_evidence::{ListenerCounters, OffCpu, OffCpuCell, Place, ShareOf};
+use crate::wait::{Wait, blocked_share};
+use parshall_evidence::{ListenerCounters, Place, ShareOf};
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -126,16 +125,9 @@ fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
 const WAITS_FOR_WORK: f64 = 0.5;
 
 fn waits_for_work(facts: &Facts<'_>, pid: u32) -> bool {
-    let is_wait = |cell: &&OffCpuCell| {
-        // A receive may be that of an answer.
-        let wait = Wait::of(&cell.syscall_name, cell.fd, cell.syscall);
-        cell.why == OffCpu::Blocked && matches!(wait, Wait::Multiplex | Wait::Accept)
-    };
-    let waited = |thread: &ThreadFact<'_>| {
-        let ns = thread.rec.off_cpu.iter().filter(is_wait).map(|cell| cell.ns as f64).sum::<f64>();
-        ratio(ns, thread.rec.observed_ns as f64)
-    };
-    facts.threads_of(pid).any(|thread| waited(thread) >= WAITS_FOR_WORK)
+    // A receive may be that of an answer.
+    let is_for_work = |wait: Wait| matches!(wait, Wait::Multiplex | Wait::Accept);
+    facts.threads_of(pid).any(|thread| blocked_share(thread.rec, is_for_work) >= WAITS_FOR_WORK)
 }
 
 impl Unserved<'_> {

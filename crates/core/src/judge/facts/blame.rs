@@ -119,10 +119,10 @@ fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) ->
     }
 }
 
-/// Of so many bytes that a peer streams, one goes the other way in acknowledgements of a protocol above TCP.
+/// A peer streams if it sends at least this many times the bytes that it gets: they are acknowledgements of a protocol above TCP.
 const ACKNOWLEDGES: u64 = 8;
 
-/// Most of what is held so many times between two messages of the peer is in the middle of a message.
+/// A writer streams if it has more holds than this for each exchange: most of them are in the middle of a message.
 const STREAMS: u64 = 4;
 
 /// The share of a hold by Nagle's algorithm that delays nobody: the writer of a stream is at work on what it writes next meanwhile, or

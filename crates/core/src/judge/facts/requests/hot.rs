@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
-use parshall_evidence::{Capture, OffCpu, Service, ThreadRecord};
+use parshall_evidence::{Capture, Service, ThreadRecord};
 
 use super::served::ByService;
 use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
+use crate::wait::{Wait, blocked_share};
 
 /// A thread that sleeps for this share of the time in wait for events is idle.
 const IDLE_SHARE: f64 = 0.7;
@@ -118,15 +119,7 @@ fn name(thread: &ThreadRecord) -> &str {
 }
 
 fn waits_for_events(thread: &ThreadRecord) -> bool {
-    let is_wait = |syscall: &str| {
-        matches!(
-            syscall,
-            "epoll_wait" | "epoll_pwait" | "epoll_pwait2" | "poll" | "ppoll" | "select" | "pselect6" | "io_uring_enter"
-        )
-    };
-    let waits = thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked && is_wait(&c.syscall_name));
-    let waited = waits.fold(0u64, |sum, cell| sum.saturating_add(cell.ns));
-    ratio(waited as f64, thread.observed_ns as f64) >= IDLE_SHARE
+    blocked_share(thread, |wait| wait == Wait::Multiplex) >= IDLE_SHARE
 }
 
 /// Share of its time in which a thread did not sleep: it ran, or could have.
@@ -134,7 +127,5 @@ fn awake(thread: &ThreadRecord) -> f64 {
     if thread.observed_ns == 0 {
         return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
     }
-    let slept =
-        thread.off_cpu.iter().filter(|c| c.why == OffCpu::Blocked).fold(0u64, |sum, c| sum.saturating_add(c.ns));
-    1.0 - ratio(slept as f64, thread.observed_ns as f64).min(1.0)
+    1.0 - blocked_share(thread, |_| true).min(1.0)
 }
