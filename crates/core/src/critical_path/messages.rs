@@ -47,6 +47,8 @@ impl Messages {
 
 /// Of twenty calls that look like a message, as many may look like one of another protocol.
 const OTHERS_OF_20: usize = 1;
+/// Where those of TLS do: a record is read in two calls, and what is encrypted in the second may look like anything.
+const OTHERS_OF_20_TLS: usize = 10;
 /// Informational responses have little more than a line.
 const INFORMATIONAL_MAX: u32 = 64;
 /// Bytes of a record of TLS 1.3 with the last message of a handshake, for either length of its hash.
@@ -134,7 +136,8 @@ fn protocol(calls: &[SocketCall], asks: Op) -> Option<Protocol> {
     let protocol = first(true).filter(|protocol| first(false) == Some(*protocol))?;
     let fits = framed().filter(|(asks, frame)| frame.protocol == protocol && has_direction(frame, *asks));
     let (fit, all) = (fits.count(), framed().count());
-    ((all - fit) * 20 <= all * OTHERS_OF_20 && (protocol != Protocol::Kafka || answers_by_number(framed())))
+    let others_max = if protocol == Protocol::Tls { OTHERS_OF_20_TLS } else { OTHERS_OF_20 };
+    ((all - fit) * 20 <= all * others_max && (protocol != Protocol::Kafka || answers_by_number(framed())))
         .then_some(protocol)
 }
 
@@ -405,6 +408,13 @@ mod tests {
             (S, 400, tls(23, 400)),
             end,
         ]
+    }
+
+    #[test]
+    fn what_is_encrypted_may_look_like_another_protocol() {
+        let mut calls = without_tickets((R, 24, tls(23, 24))).to_vec();
+        calls.splice(3..4, [(R, 5, tls(23, 101)), (R, 96, frame(Protocol::Redis, b':', 0, 0))]);
+        assert_eq!(parts(&calls), [Control, Control, Control, Data, Rest, Data, Control]);
     }
 
     #[test]

@@ -160,6 +160,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
     // When what was read last of the request that was answered last had arrived.
     let (mut last_since, mut answered_since) = (None, None);
     for (n, call) in seen.calls.iter().enumerate() {
+        let is_first = last_since.is_none();
         if call.op == Op::Receive {
             last_since = Some(call.since_ns);
             // What had come with the last request and was read after its reply is the rest of that one, unless it is answered, too.
@@ -167,7 +168,9 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
         }
         match call.op {
             Op::Accept => accepted = Some((call.since_ns, call.at_ns, call.tid)),
-            Op::Receive if open.is_none() && seen.parts[n] == Part::Control && is_kept_out(accepted, call) => {
+            Op::Receive
+                if is_first && open.is_none() && seen.parts[n] == Part::Control && is_kept_out(accepted, call) =>
+            {
                 greets = true;
                 let (established_ns, at_ns, tid) = accepted.take().unwrap_or_default();
                 let request = begun(id, call, begin);
@@ -462,6 +465,7 @@ mod tests {
         let secured = [
             call(Op::Accept, 10 * MS, 200 * MS),
             tls(Op::Receive, 200, 22),
+            SocketCall { frame: None, ..tls(Op::Receive, 200, 22) },
             tls(Op::Send, 201, 22),
             tls(Op::Receive, 203, 23),
             tls(Op::Send, 205, 23),
