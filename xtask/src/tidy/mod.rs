@@ -1,11 +1,13 @@
 //! `cargo xtask tidy`: rules that neither rustc nor clippy checks.
 //!
 //! `rules.rs` checks single files and `repo.rs` several together. `imports.rs` reads which module imports which, and
-//! `layers.rs` checks and draws that. `commits.rs` checks commit messages, and `allow.rs` holds the list of exceptions.
+//! `layers.rs` checks and draws that. `links.rs` checks the links of Markdown files, `commits.rs` commit messages, and `allow.rs` holds the
+//! list of exceptions.
 mod allow;
 pub mod commits;
 mod imports;
 mod layers;
+mod links;
 mod repo;
 mod rules;
 
@@ -40,6 +42,7 @@ pub fn run(root: &Path, bless: bool) -> ExitCode {
         return ExitCode::FAILURE;
     }
     allowed.complain_unused(&mut complaints);
+    links::check(&files, &|path| root.join(path).exists(), &mut complaints);
     let notes = repo::check(&files, &mut complaints);
     for note in notes {
         println!("tidy: skipped: {note}");
