@@ -129,7 +129,11 @@ pub fn measure(
 /// Makes a trial of each value and keeps nothing.
 pub fn try_out(experiment: &Experiment, interrupt: &Interrupt) -> anyhow::Result<()> {
     experiment.check_programs()?;
-    experiment.variable.values.iter().try_for_each(|value| trial::run(experiment, value, None, interrupt).map(drop))
+    let run = |value| trial::run(experiment, value, None, interrupt).map(drop);
+    experiment.variable.values.iter().try_for_each(|value| {
+        // A trial that fails once, on a host that was busy just then, may still succeed.
+        run(value).or_else(|_| interrupt.check().and_then(|()| run(value)))
+    })
 }
 
 fn print(report: &Report, format: ReportFormat) -> anyhow::Result<()> {

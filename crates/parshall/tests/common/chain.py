@@ -4,7 +4,7 @@ chain.py HOP...          HOP is `tcp`, `unix` or `pipe`. The first process serve
                          sends a request to the next process over the first hop, and so on. The last one sleeps for 20 ms.
                          Each process prints a line `hop PID`, and all but the first `left PID` once they are connected with
                          nothing but the chain.
-chain.py late            every second for 20 s, the first process connects to another process.
+chain.py late            every second for a minute, the first process connects to another process.
 chain.py serve HOST      serves at HOST and replies after 20 ms (`ready PORT`).
 chain.py forks HOST      as `serve`, but starts a child for each request, which serves a port and runs a program, and replies when that
                          has ended.
@@ -167,7 +167,7 @@ def by_pipe(rest):
 
 def open_more():
     addresses = []
-    for _ in range(20):
+    for _ in range(60):
         listener = socket.create_server(("127.0.0.1", 0))
         spawn(lambda: lambda: serve(listener, sleeps), listener.fileno())
         addresses.append(listener.getsockname())

@@ -111,13 +111,14 @@ fn a_duet_runs_two_trials_at_a_time() {
     let here = scratch.file("here");
     std::fs::create_dir(&here).unwrap();
     let script = format!(
-        "mkdir {0}/$$; met=0; for n in $(seq 500); do [ $(($(ls {0} | wc -l) % 2)) = 0 ] && met=1 && break; sleep 0.02; done; \
+        "mktemp -d {0}/XXXXXX >/dev/null; met=0; for n in $(seq 5000); do [ $(($(ls {0} | wc -l) % 2)) = 0 ] && met=1 && break; sleep 0.02; done; \
          echo met: $met rate: {{rate}}",
         here.display()
     );
     let text = format!(
         "variable = {{ name = \"rate\", a = 100, b = 150 }}
 command = [\"sh\", \"-c\", '''{script}''']
+timeout = \"10m\"
 limits = {{ steal = \"off\" }}
 [[metric]]
 name = \"rate\"

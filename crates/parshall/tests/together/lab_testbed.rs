@@ -48,7 +48,7 @@ impl Up {
 
     fn of_file(path: &std::path::Path, count: usize) -> Self {
         let mut command = Command::new(PARSHALL);
-        command.args(["lab", "testbed", "--for", "60s"]).arg(path);
+        command.args(["lab", "testbed", "--for", "600s"]).arg(path);
         Self::start(command, count)
     }
 }
@@ -210,7 +210,7 @@ fn users_without_privileges_make_one_in_a_user_namespace() {
     let scratch = Scratch::shared();
     let path = router(&scratch);
     let mut command = Command::new(scratch.parshall());
-    command.args(["lab", "testbed", "--for", "20s"]).arg(&path).uid(NOBODY).gid(NOBODY).current_dir("/");
+    command.args(["lab", "testbed", "--for", "600s"]).arg(&path).uid(NOBODY).gid(NOBODY).current_dir("/");
     let up = Up::start(command, 3);
     // The names are in a mount namespace of its own.
     assert!(up.namespaces.iter().all(|name| !std::path::Path::new(netns::DIR).join(name).exists()));
@@ -254,7 +254,7 @@ fn killed_after(moments_ms: &[u64]) {
     for &ms in moments_ms {
         let mut command = Command::new(PARSHALL);
         let mut run = command
-            .args(["lab", "testbed", "--for", "20s"])
+            .args(["lab", "testbed", "--for", "600s"])
             .arg(&path)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -23,7 +23,7 @@ pub const KEYS: [(&str, &str); 4] = [
 pub const PSK: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 
 /// How long is waited for what has to happen.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(60);
 /// How long is waited for what must not happen.
 const SHORT: Duration = Duration::from_millis(700);
 

@@ -228,14 +228,12 @@ fn replaces_sessions_under_load(other: Other, engine: &str) {
         }
     });
     let begun = Instant::now();
-    let (mut slowest, mut turn) = (Duration::ZERO, 0_u64);
+    let mut turn = 0_u64;
     while begun.elapsed() < REKEY + Duration::from_secs(10) {
         let sent: Vec<u8> = (0..512).flat_map(|n: u64| (turn * 512 + n).to_le_bytes()).collect();
-        let at = Instant::now();
         client.write_all(&sent).unwrap();
         let mut received = vec![0; sent.len()];
         client.read_exact(&mut received).unwrap();
-        slowest = slowest.max(at.elapsed());
         assert!(received == sent, "turn {turn} was altered");
         turn += 1;
         std::thread::sleep(PAUSE);
@@ -246,7 +244,6 @@ fn replaces_sessions_under_load(other: Other, engine: &str) {
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();
     let handshakes = document["tunnels"][0]["peers"][0]["handshakes"].as_u64().unwrap();
     assert!(handshakes >= 2, "{handshakes} handshakes, {turn} turns");
-    assert!(slowest < Duration::from_secs(5), "a turn took {slowest:?}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     let begun = Instant::now();
     loop {
         match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
-            Err(_) if begun.elapsed() < Duration::from_secs(20) => std::thread::sleep(Duration::from_millis(50)),
+            Err(_) if begun.elapsed() < Duration::from_secs(60) => std::thread::sleep(Duration::from_millis(50)),
             done => return done,
         }
     }
@@ -79,7 +79,7 @@ fn up_runs_hooks_carries_a_stream_and_ends_with_a_signal() {
         loop {
             match TcpListener::bind(address(1, 5001)) {
                 // The address is not there yet.
-                Err(_) if begun.elapsed() < Duration::from_secs(20) => std::thread::sleep(Duration::from_millis(50)),
+                Err(_) if begun.elapsed() < Duration::from_secs(60) => std::thread::sleep(Duration::from_millis(50)),
                 done => return done,
             }
         }

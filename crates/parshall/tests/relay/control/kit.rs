@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PARSHALL, Scratch};
 
 /// The longest wait, after which a test fails.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An unused address: each has its own IP address in 127/8, so that neither other tests nor ephemeral ports use it.
 pub fn unused_address() -> SocketAddr {
