@@ -19,7 +19,7 @@ pub use parshall_testkit::{is_root, root, skip};
 
 pub const PARSHALL: &str = env!("CARGO_BIN_EXE_parshall");
 /// The most time of an invocation beyond its window; it is then killed and the test fails.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Whether these programs are installed. Reports a skip if not.
 pub fn has(programs: &[&str], what: &str) -> bool {

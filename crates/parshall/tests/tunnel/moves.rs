@@ -268,15 +268,13 @@ fn peers_that_are_not_there_delay_no_other() {
                 &format!("[Peer]\nPublicKey = {key}\nEndpoint = 192.0.2.{}:4000\nPersistentKeepalive = 1\n", 100 + n);
         }
         up(a, &config(&scratch, a, 0, &more), engine);
-        let begun = Instant::now();
-        let mut slowest = Duration::ZERO;
-        while begun.elapsed() < Duration::from_secs(3) {
+        let is_quick = |_| {
             let asked = Instant::now();
             reaches(&a.netns, &b.netns, "10.9.0.2".parse().unwrap());
-            slowest = slowest.max(asked.elapsed());
-        }
-        // They wait for three seconds.
-        assert!(slowest < Duration::from_secs(2), "{engine:?}: {slowest:?}");
+            asked.elapsed() < Duration::from_secs(1)
+        };
+        // A packet to them waits for three seconds, and so would each that is behind it. A busy host delays some answers, and not all.
+        wait_until(&format!("{engine:?}: some answer is late"), || (0..10).all(is_quick));
     }
 }
 
