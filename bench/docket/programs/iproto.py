@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Clients of Tarantool that call a function without arguments: iproto.py HOST PORT FUNCTION CLIENTS SECONDS [GAP_MS]. Each has a
-connection of its own and calls again when it has the reply. Prints the same figures as load.c."""
+"""Clients of Tarantool that call a function without arguments: iproto.py HOST PORT FUNCTION CLIENTS SECONDS [GAP_MS [CALLS]].
+Each has a connection of its own, sends CALLS at once (1), and again when it has all replies. Prints the same figures as load.c."""
 import socket
 import struct
 import sys
@@ -9,22 +9,19 @@ import time
 from figures import Figures, side_by_side
 
 host, port, function, clients, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3].encode(), int(sys.argv[4]), float(sys.argv[5])
-gap_s = float((sys.argv[6:] or ["0"])[0]) / 1e3
+gap_s, calls = float((sys.argv[6:] or ["0"])[0]) / 1e3, int((sys.argv[7:] or ["1"])[0])
 figures = Figures(seconds)
 
 
-def receive(s, n):
-    data = b""
-    while len(data) < n:
-        got = s.recv(n - len(data))
-        if not got:
-            raise OSError("closed")
-        data += got
+def receive(replying, n):
+    data = replying.read(n)
+    if len(data) < n:
+        raise OSError("closed")
     return data
 
 
 def work(_):
-    s = None
+    s = replying = None
     # A map of the code (0: 10, a call) and of the number of the request, and one of the function's name and its arguments.
     text = b"\x82\x00\x0a\x01\x01" + b"\x82\x22" + bytes([0xA0 + len(function)]) + function + b"\x21\x90"
     request = b"\xce" + struct.pack(">I", len(text)) + text
@@ -34,12 +31,13 @@ def work(_):
             if s is None:
                 s = socket.create_connection((host, port), timeout=10)
                 s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                receive(s, 128)
+                replying = s.makefile("rb")
+                receive(replying, 128)
                 start = time.monotonic()
-            s.sendall(request)
-            reply = receive(s, struct.unpack(">I", receive(s, 5)[1:])[0])
-            # Of the reply's code (key 0) the high byte is set for an error.
-            if reply[1:4] == b"\x00\xce\x00" and reply[4:6] == b"\x00\x00":
+            s.sendall(request * calls)
+            replies = [receive(replying, struct.unpack(">I", receive(replying, 5)[1:])[0]) for _ in range(calls)]
+            # The reply's code (key 0) is not 0 for an error.
+            if all(reply[1:6] == b"\x00\xce\x00\x00\x00" for reply in replies):
                 figures.answered(start)
             else:
                 figures.failed()
