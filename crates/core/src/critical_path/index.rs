@@ -19,7 +19,7 @@ const LONG_WAIT_NS: u64 = 4_000_000;
 const RAN_BEFORE_MAX: usize = 16;
 
 /// For so long after its reply, a thread may release what it held with a request.
-const RELEASED_NS: u64 = 1_000_000;
+pub(super) const RELEASED_NS: u64 = 1_000_000;
 /// Sleeps of a wait that a thread looks after at intervals.
 const LOOKS_MAX: usize = 200;
 /// A thread that sleeps again within this time has done nothing in between.
@@ -111,8 +111,8 @@ pub struct Index<'a> {
     answers: HashMap<u32, Vec<(u64, FlowId)>>,
     /// Limits by what has them: the requests that arrive at a port.
     limits: HashMap<(bool, u16), Vec<Limit>>,
-    /// Processes with a limit on what they pass on to a server, with its address.
-    limited: HashSet<(u32, SocketAddr)>,
+    /// How many requests at a time a process with a limit passes on to a server, by process and address of the server.
+    pub(super) limited: HashMap<(u32, SocketAddr), u32>,
     /// Processes that were out of quota at times.
     throttled: HashSet<u32>,
     /// Times off the CPU that something was concluded from, by thread and begin; None where nobody asks for them.
@@ -171,7 +171,7 @@ impl<'a> Index<'a> {
             at_work: HashMap::new(),
             answers: HashMap::new(),
             limits: HashMap::new(),
-            limited: HashSet::new(),
+            limited: HashMap::new(),
             throttled: throttled(timeline),
             used: None,
         };
@@ -327,8 +327,8 @@ impl<'a> Index<'a> {
             let asking = pids.iter().filter_map(|pid| self.asking.get(pid)).flatten().copied();
             let limits =
                 limit::of_service(&all, asking, self.timeline, |r, next| self.is_passed_on(r, next), &self.requests);
-            let nexts = limits.iter().filter_map(|limit| limit.next);
-            self.limited.extend(nexts.flat_map(|next| pids.iter().map(move |pid| (*pid, next))));
+            let nexts = limits.iter().filter_map(|limit| Some((limit.next?, limit.most)));
+            self.limited.extend(nexts.flat_map(|(next, most)| pids.iter().map(move |pid| ((*pid, next), most))));
             self.limits.insert(group, limits);
         }
     }
@@ -356,7 +356,7 @@ impl<'a> Index<'a> {
 
     /// Whether the process of a thread passes no more than a few requests at a time on to the server that a socket is connected to.
     pub fn is_limited(&self, tid: u32, socket: &Socket) -> bool {
-        self.names(tid).is_some_and(|names| self.limited.contains(&(names.pid, socket.remote)))
+        self.names(tid).is_some_and(|names| self.limited.contains_key(&(names.pid, socket.remote)))
     }
 
     /// Whether a process answered requests on other served sockets than this one in a span of time.
@@ -514,7 +514,7 @@ impl<'a> Index<'a> {
     }
 
     /// The calls of a thread that were done in a span of time, both ends included.
-    fn calls_within(&self, tid: u32, from: u64, to: u64) -> &[SocketCall] {
+    pub(super) fn calls_within(&self, tid: u32, from: u64, to: u64) -> &[SocketCall] {
         let calls = self.calls.get(&tid).map_or(&[][..], Vec::as_slice);
         let begin = calls.partition_point(|c| c.at_ns < from);
         let end = calls.partition_point(|c| c.at_ns <= to);

@@ -32,6 +32,7 @@ mod step;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod walk;
 
 pub use connection::Request;

@@ -599,6 +599,11 @@ impl<'a> Walk<'a> {
             self.thread(by, lo, wake, task);
             return Next::Done;
         }
+        if let Some(turn) = self.index.turn_given(off, by) {
+            let step = Step::of(off, HopKind::Turn).to(Target::Remote(turn.socket));
+            self.within(step, |w| w.reply(Step::new(turn.tid, HopKind::Reply), turn.socket, begin, wake));
+            return Next::Before(begin);
+        }
         let works = given.is_some() || self.index.off_cpu(by, begin).is_some() && !self.holds(off, by);
         let kind = if works { HopKind::Worker } else { HopKind::Lock };
         self.woken_by(off, kind, by, span)

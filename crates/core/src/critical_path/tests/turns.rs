@@ -180,6 +180,89 @@ fn an_interpreters_lock_that_is_asked_for_at_intervals_is_its_holders() {
 
 const MS: u64 = 1_000_000;
 
+/// How the threads of [`pool`] give a connection back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gives {
+    /// They wake one that waits, as soon as they have the reply.
+    ToOne,
+    /// They wake one, which wakes the next: all look, and all but the first find nothing.
+    ToAll,
+    /// They sleep for 5 ms with the reply, and wake one then.
+    Late,
+}
+
+/// 101 to 104 have a client each, and `most` connections to 9000 between them, which answers after 100 ms. Who has none sleeps in futex.
+fn pool(most: u64, gives: Gives) -> Script {
+    let mut script = (0..most).fold(Script::new(), |script, n| script.socket(11 + n, client_socket(9000), 101));
+    script.timeline.slices = vec![(0, 2000 * MS)];
+    for client in 1..=4u32 {
+        script = script.socket(u64::from(client), served_socket(7000), 100 + client);
+        script = script.receives(100 + client, u64::from(client), 1000, 1000);
+    }
+    let slept = |script: Script, tid: u32, from, to, by| {
+        script.off(OffCpu { waker: Waker::Thread(by), ..off(tid, from, to, to) })
+    };
+    let mut waits: Vec<(u32, u64)> = (1..=4).map(|n| (100 + n, 2000)).collect();
+    let mut free: Vec<(u64, u64, u32)> = (0..most).map(|n| (MS + n * 50 * MS, 11 + n, 0)).collect();
+    while let Some((at, socket, by)) = free.iter().copied().min().filter(|(at, ..)| *at < 1800 * MS) {
+        let (tid, since) = waits.remove(0);
+        script = if by == 0 { script } else { slept(script, tid, since, at, by) };
+        if gives == Gives::ToAll && by != 0 {
+            for (n, (other, since)) in waits.iter_mut().enumerate() {
+                let until = at + 10_000 * (n as u64 + 1);
+                script = slept(script, *other, *since, until, if n == 0 { tid } else { tid_before(*other) });
+                *since = until + 1000;
+            }
+        }
+        let reply = at + 100 * MS;
+        let asks = OffCpu {
+            syscall: RECV,
+            fd: FdKind::Tcp,
+            target: socket,
+            waker: Waker::SoftIrq,
+            ..off(tid, at + 60_000, reply, reply)
+        };
+        script = script.sends(tid, socket, at + 50_000).off(asks).receives(tid, socket, reply, reply + 1000);
+        let back = if gives == Gives::Late { reply + 5 * MS } else { reply + 10_000 };
+        script = if gives == Gives::Late {
+            script.sleeps(tid, reply + 2000, back - 5000, SLEEP, Waker::HardIrq)
+        } else {
+            script
+        };
+        let client = u64::from(tid - 100);
+        script = script.sends(tid, client, back + 20_000).receives(tid, client, back + 30_000, back + 30_000);
+        free.retain(|slot| slot.1 != socket);
+        free.push((back, socket, tid));
+        waits.push((tid, back + 40_000));
+    }
+    script
+}
+
+fn tid_before(tid: u32) -> u32 {
+    if tid == 101 { 104 } else { tid - 1 }
+}
+
+#[test]
+fn who_waits_until_a_connection_is_given_back_waits_for_a_turn() {
+    let of = |most, gives| {
+        let service = only(pool(most, gives));
+        let all = ways(&service);
+        let ns_of = |what: &str| all.iter().filter(|(way, _)| way.contains(what)).map(|(_, ns)| *ns).sum::<u64>();
+        let limit = service.limits.iter().find(|limit| limit.next.is_some()).map(|limit| limit.most);
+        assert_eq!(limit, Some(most as u32), "{:?}", service.limits);
+        (ns_of(":Turn > ") as f64 / service.followed_ns as f64, ns_of(":Lock") as f64 / service.followed_ns as f64)
+    };
+    for gives in [Gives::ToOne, Gives::ToAll] {
+        let (turn, lock) = of(2, gives);
+        assert!(turn > 0.4 && lock < 0.01, "{gives:?}: {turn} {lock}");
+    }
+    // One that is let in at a time holds a lock, and so does who keeps what others want when the reply has come.
+    for (most, gives) in [(1, Gives::ToOne), (2, Gives::Late)] {
+        let (turn, lock) = of(most, gives);
+        assert!(turn < 0.01 && lock > 0.4, "{most} {gives:?}: {turn} {lock}");
+    }
+}
+
 /// 101 has a client on socket 1; a connection is established at 10 ms, which it accepts at 60.
 fn not_accepted() -> Script {
     let mut script = Script::new().socket(1, served_socket(7000), 101).socket(2, served_socket(7000), 101);

@@ -1,0 +1,65 @@
+//! Waits in futex that were for a turn to ask a server, and not for a lock: a pool of connections, a semaphore.
+//!
+//! Who gives a connection back wakes one of those that wait for one, or all of them. All but one find nothing, wait again, and wake the next
+//! one by releasing the lock of the pool: a wake-up passes through many threads that had nothing to give.
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
+
+use super::index::{Index, RELEASED_NS};
+use crate::wait::Wait;
+
+/// Threads that a wake-up passes through at most.
+const PASSED_ON_MAX: usize = 32;
+/// One at a time is a lock as well.
+const MOST_MIN: u32 = 2;
+
+/// Who had the turn that another request waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The thread whose request was answered.
+    pub tid: u32,
+    /// Its connection to the server.
+    pub socket: FlowId,
+}
+
+impl Index<'_> {
+    /// Whose turn ended when this sleep in futex did, which `by` ended: a thread had just received the answer of a server that its process
+    /// asks for several requests at a time and never for more, and has not asked there again. None where something else ended the sleep.
+    pub fn turn_given(&self, off: &OffCpu, by: u32) -> Option<Turn> {
+        let pid = self.names(off.tid)?.pid;
+        if !self.limited.iter().any(|((limited, _), most)| *limited == pid && *most >= MOST_MIN) {
+            return None;
+        }
+        let (mut tid, mut at) = (by, off.wake_ns);
+        for _ in 0..PASSED_ON_MAX {
+            let slept = self.last_sleep(tid, at);
+            let begin = slept.map_or(0, |sleep| sleep.end_ns);
+            if let Some(call) = self.heard(tid, begin.min(at.saturating_sub(RELEASED_NS)), at) {
+                return Some(Turn { tid, socket: call.socket });
+            }
+            let sleep = slept.filter(|sleep| self.wait(sleep) == Wait::Futex && at - sleep.end_ns <= RELEASED_NS)?;
+            let Waker::Thread(before) = sleep.waker else { return None };
+            (tid, at) = (before, sleep.wake_ns);
+        }
+        None
+    }
+
+    /// The last sleep of a thread that had ended at `at`.
+    fn last_sleep(&self, tid: u32, at: u64) -> Option<&OffCpu> {
+        let offs = self.timeline.off_cpu.get(&tid)?;
+        let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
+        let slept = offs[..offs.partition_point(|off| off.end_ns <= at)].iter().rfind(sleeps);
+        slept.inspect(|off| self.note(off))
+    }
+
+    /// What a thread received last in a span of time, if it is from a server that its process has a limit of several requests for, and the
+    /// thread has sent nothing there since.
+    fn heard(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
+        let calls = self.calls_within(tid, from, to);
+        let asks = |call: &&SocketCall| self.socket(call.socket).is_some_and(|socket| !socket.serves);
+        let last = calls.iter().rfind(asks).filter(|call| call.op == Op::Receive)?;
+        let next = self.socket(last.socket)?.remote;
+        let most = self.limited.get(&(self.names(tid)?.pid, next))?;
+        (*most >= MOST_MIN).then_some(last)
+    }
+}
