@@ -137,7 +137,7 @@ fn age(end: &WaitingEnd) -> u64 {
 
 /// It waited for the whole window, or for long, and no probe has followed it.
 fn counts(capture: &Capture, found: &[Service], end: &WaitingEnd, age_ns: u64) -> bool {
-    if age_ns >= capture.window_ns {
+    if age_ns >= capture.window_ns || !end.accepted && is_deaf(capture, end) {
         return true;
     }
     let port = if end.serves { end.local.port() } else { end.remote.port() };
@@ -146,6 +146,22 @@ fn counts(capture: &Capture, found: &[Service], end: &WaitingEnd, age_ns: u64) -
     let read = end.accepted && end.unread_bytes == 0;
     let seen = capture.rung == Rung::Btf && read && found.iter().filter(same).any(known);
     age_ns >= LONG_NS && !seen
+}
+
+/// Nobody took anything out of the queue of its listener within the window, although something lay in it from the begin on. It waits behind
+/// that, however short: clients that gave up have left their connections there.
+fn is_deaf(capture: &Capture, end: &WaitingEnd) -> bool {
+    if capture.rung != Rung::Btf || capture.window_ns < LONG_NS {
+        return false;
+    }
+    let (netns, port) = (end.netns, end.local.port());
+    let listeners = capture.counters.iter().flat_map(|counters| &counters.listeners);
+    let own = listeners.filter(|listener| listener.netns == netns && listener.local.port() == port);
+    let queued = own.map(|listener| listener.queued);
+    let (before, after) =
+        queued.fold((0u64, 0u64), |sum, queued| (sum.0.saturating_add(queued.0), sum.1.saturating_add(queued.1)));
+    let came = capture.net.accepted.iter().filter(|a| a.netns == netns && a.port == port);
+    before > 0 && after >= came.fold(before, |sum, a| sum.saturating_add(a.count))
 }
 
 fn services(capture: &Capture, held: Vec<Held<'_>>) -> Vec<Service> {

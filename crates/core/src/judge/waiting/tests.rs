@@ -1,5 +1,7 @@
 //! Hand-made scenes: who owes an answer, who holds it up, and what owes nothing.
-use parshall_evidence::{Capture, FdKind, Status, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{
+    Accepted, Capture, Counters, FdKind, ListenerCounters, Status, Waiting, WaitingEnd, WaitingThread,
+};
 use proptest::prelude::*;
 
 use crate::judge::{judge, waiting};
@@ -325,6 +327,25 @@ fn a_connection_that_nobody_accepts() {
     let mut capture = scene(vec![queued], vec![thread(100, 100, "epoll_wait")]);
     capture.counters = Some(parshall_evidence::Counters::default());
     assert_eq!(cause(&capture), "accept-queue-overflow");
+}
+
+#[test]
+fn a_queue_that_nobody_takes_from_keeps_the_latest_waiting_too() {
+    // Clients give up sooner than the window is long; those that wait now came a moment ago.
+    let queued =
+        WaitingEnd { accepted: false, received_ns: Some(S / 10), sent_ns: None, acked_ns: S / 10, ..end(1, true) };
+    let of = |before, after, came| {
+        let mut capture = scene(vec![queued.clone()], vec![thread(100, 100, "epoll_wait")]);
+        let listener =
+            ListenerCounters { local: queued.local, netns: 1, pid: 100, drops: 0, queued: (before, after), limit: 10 };
+        capture.counters = Some(Counters { listeners: vec![listener], ..Counters::default() });
+        capture.net.accepted = vec![Accepted { netns: 1, port: 7000, count: came }];
+        cause(&capture)
+    };
+    assert_eq!(of(5, 11, 6), "accept-queue-overflow");
+    // One was taken out, or the queue was empty when the window began.
+    assert_eq!(of(5, 10, 6), "Healthy");
+    assert_eq!(of(0, 6, 6), "Healthy");
 }
 
 #[test]
