@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{Capture, FlowId, OffCpu, OffCpuCell, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
 
 use super::debt::{Debt, TICK_NS, debt};
 use crate::observe::follow::ends;
@@ -26,6 +26,8 @@ pub struct Scene<'a> {
     pub(super) debts: BTreeMap<FlowId, Debt>,
     /// Threads that slept for most of the window, whatever they do at its end.
     pub(super) mostly_asleep: BTreeSet<u32>,
+    /// Processes that sleep over an epoll, and one of whose threads runs at this moment by chance: on what they wait was not seen.
+    loops_that_run: BTreeSet<u32>,
 }
 
 impl<'a> Scene<'a> {
@@ -42,6 +44,7 @@ impl<'a> Scene<'a> {
             unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).collect(),
             debts: BTreeMap::new(),
             mostly_asleep: BTreeSet::new(),
+            loops_that_run: BTreeSet::new(),
         };
         for end in &waiting.ends {
             scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
@@ -56,9 +59,18 @@ impl<'a> Scene<'a> {
     }
 
     /// With what the accounts of the threads tell.
-    pub fn knowing(self, threads: &[ThreadRecord], window_ns: u64) -> Scene<'a> {
-        let asleep = threads.iter().filter(|thread| thread.cpu_ns < window_ns / 2);
-        Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self }
+    pub fn knowing(self, capture: &Capture) -> Scene<'a> {
+        let asleep = capture.threads.iter().filter(|thread| thread.cpu_ns < capture.window_ns / 2);
+        let mut scene = Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self };
+        let runs = |t: &&&WaitingThread| t.state == 'R' && scene.mostly_asleep.contains(&t.tid);
+        let running: BTreeSet<u32> = scene.by_tid.values().filter(runs).map(|thread| thread.pid).collect();
+        let loops = capture.threads.iter().filter(|thread| running.contains(&thread.pid) && sleeps_in_epoll(thread));
+        scene.loops_that_run = loops.map(|thread| thread.pid).collect();
+        if !scene.loops_that_run.is_empty() {
+            scene.debts = scene.ends.values().map(|end| (end.id, debt(end))).collect();
+            scene.settle();
+        }
+        scene
     }
 
     /// Decides the ends at which a request and a reply moved in the same tick: a served connection on which its process waits for
@@ -84,7 +96,9 @@ impl<'a> Scene<'a> {
             return None;
         }
         if !self.awaited(end) {
-            return Some(Debt::Sure);
+            // An event loop waits for the next request again as soon as it has nothing to do.
+            let runs = end.pids.iter().any(|pid| self.loops_that_run.contains(pid));
+            return (!runs).then_some(Debt::Sure);
         }
         let passed_on = |out: &&&WaitingEnd| {
             let (Some(sent), Some(received)) = (out.sent_ns, end.received_ns) else { return false };
@@ -126,4 +140,9 @@ impl<'a> Scene<'a> {
     pub(super) fn awaited(&self, end: &WaitingEnd) -> bool {
         self.awaited.contains(&end.id) || end.pids.iter().any(|pid| self.awaits_any.contains(pid))
     }
+}
+
+fn sleeps_in_epoll(thread: &ThreadRecord) -> bool {
+    let is_epoll = |cell: &OffCpuCell| cell.why == OffCpu::Blocked && cell.syscall_name.starts_with("epoll_");
+    thread.off_cpu.iter().any(|cell| is_epoll(cell) && cell.ns > 0)
 }

@@ -163,6 +163,21 @@ fn an_event_loop_that_happens_to_run_has_none_of_its_long_polls() {
 }
 
 #[test]
+fn streams_of_a_loop_that_happens_to_run_may_have_been_answered() {
+    let idle = |tid| thread(100, tid, "futex");
+    let runs = WaitingThread { state: 'R', still: Some(false), ..thread(100, 103, "") };
+    let of = |call: &str| {
+        let mut capture = scene((1..6).map(|id| end(id, true)).collect(), vec![idle(100), idle(101), runs.clone()]);
+        let sleeper = crate::testkit::ThreadBuilder::new(103).sleeps(20_000_000, 0, 19_000_000, call, FdKind::Anon);
+        capture.threads = vec![sleeper.fill().record];
+        cause(&capture)
+    };
+    assert_eq!(of("epoll_pwait"), "Healthy");
+    // One that waits elsewhere is no loop that would see the next request.
+    assert_eq!(of("futex"), "InsufficientEvidence");
+}
+
+#[test]
 fn a_relay_that_reads_and_passes_nothing_on_is_no_long_poll() {
     let relay = || vec![awaiting(thread(100, 100, "select"), &[1, 2])];
     let with = |opened: Vec<FlowBuilder>| {
