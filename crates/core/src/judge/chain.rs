@@ -187,6 +187,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         ),
         HopKind::Connect => format!("waits for a connection{}", target(" to ")),
         HopKind::Network => "data is on the way".to_string(),
+        HopKind::OtherRequest if waited => "serves other requests first, one at a time".to_string(),
         HopKind::OtherRequest => format!("waits{} for what another request brings", call()),
         HopKind::AcceptQueue => "has not accepted the connection".to_string(),
         HopKind::Unread => "has not read the request".to_string(),

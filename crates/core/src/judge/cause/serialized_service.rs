@@ -5,7 +5,7 @@
 //! (timer-wait: their replies come bunched or at random).
 use parshall_evidence::HopKind;
 
-use super::base::{Cause, Outcome};
+use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, beyond, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
@@ -27,6 +27,9 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Serial) else { return not_spent(facts, Spent::Serial) };
     let rec = waits.service.rec;
+    if rec.waited {
+        return never_served(facts, waits).holds();
+    }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let gap = if rec.reply_gap_p50_ns > 0 {
         rec.reply_gap_p50_ns as f64
@@ -65,6 +68,26 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.gaps.extend(brought.then_some(Gap::Inferred("who brings what they wait for was not seen")));
     candidate.requests.iter_mut().for_each(|loss| loss.of_turns(1, gap));
     candidate.holds()
+}
+
+/// Requests that have had no turn: the only thread of their process has always another one to serve.
+fn never_served(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
+    let who = named(waits.leaf);
+    let pid = waits.leaf.pid;
+    let seen = facts.requests.all.iter().filter(|s| !s.waited && !s.outbound && s.pids.contains(&pid));
+    let answered = seen.map(|service| service.requests).fold(0, u64::saturating_add);
+    let summary = waits.summary(&format!(
+        "{who} serves one request after the other with its only thread, which is blocked in each of them and never without one: it answered \
+         {} meanwhile, and these had no turn.",
+        units::plural(answered, "other", "others")
+    ));
+    let evidence = vec![outstanding(waits.service), words::counted("requests that it answered meanwhile", answered)];
+    let fix = format!(
+        "Run more workers of {}, or do not block in its only thread: a call that waits there (a database driver, a file, a lock) keeps \
+         all others from being served.",
+        units::or(&waits.leaf.process, "it")
+    );
+    waits.candidate(summary, evidence, fix)
 }
 
 #[cfg(test)]

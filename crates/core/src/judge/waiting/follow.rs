@@ -129,6 +129,13 @@ impl<'a> Scene<'a> {
             _ => None,
         };
         let awaited = queue.is_none() && self.awaited(end);
+        if let Some(thread) = self.serves_others(end).filter(|_| !awaited) {
+            let found = Way::end(hop(thread, HopKind::OtherRequest), Class::Owed);
+            return match queue {
+                Some(kind) => found.behind(hop(thread, kind)),
+                None => found,
+            };
+        }
         match self.pick(&end.pids, awaited, queue.is_some(), end.still_ns > 0) {
             Pick::This(thread, doing) => {
                 let found = self.thread(thread, doing, way, &mut Vec::new());
@@ -143,6 +150,13 @@ impl<'a> Scene<'a> {
                 None => self.passed_on(end, awaited, way),
             },
         }
+    }
+
+    /// The only thread of the process that has taken this end in, if it serves others one by one and has no time left.
+    fn serves_others(&self, end: &WaitingEnd) -> Option<&'a WaitingThread> {
+        let &[pid] = end.pids.as_slice() else { return None };
+        let busy = end.accepted && self.one_at_a_time.contains(&pid);
+        self.by_pid.get(&pid)?.first().copied().filter(|thread| busy && thread.still != Some(true))
     }
 
     /// A request that no thread of its process is blocked for: the process has asked somebody else, or lets it wait.

@@ -7,6 +7,7 @@
 mod debt;
 mod doing;
 mod follow;
+mod in_turn;
 mod scene;
 #[cfg(test)]
 mod tests;
@@ -70,7 +71,7 @@ struct Held<'a> {
 /// The requests that waited when the window of a capture ended; `found` are the services that the probes saw.
 pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
     let Some(waiting) = &capture.waiting else { return Waited::default() };
-    let scene = Scene::new(waiting).knowing(capture);
+    let scene = Scene::new(waiting).knowing(capture, found);
     let mut held = Vec::new();
     let served: BTreeSet<u32> = scene.served_debts().flat_map(|end| end.pids.iter().copied()).collect();
     for end in waiting.ends.iter().filter(|end| end.subject) {
@@ -122,7 +123,7 @@ fn keep_back(capture: &Capture, scene: &Scene<'_>, held: &mut [Held<'_>]) {
 /// Both ends of the connections of the subject on which a request waited and is owed an answer: what their flows lost is that wait.
 pub fn flows(capture: &Capture, found: &[Service]) -> BTreeSet<FlowId> {
     let Some(waiting) = &capture.waiting else { return BTreeSet::new() };
-    let scene = Scene::new(waiting).knowing(capture);
+    let scene = Scene::new(waiting).knowing(capture, found);
     let counted = |end: &&WaitingEnd| scene.debt(end) == Debt::Sure && counts(capture, found, end, age(end));
     let open = waiting.ends.iter().filter(counted);
     open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().collect()

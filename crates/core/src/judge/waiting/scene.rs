@@ -2,9 +2,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, FlowId, OffCpu, OffCpuCell, ThreadRecord, Waiting, WaitingEnd, WaitingThread};
+use parshall_evidence::{
+    Capture, FlowId, OffCpu, OffCpuCell, Service, ThreadRecord, Waiting, WaitingEnd, WaitingThread,
+};
 
 use super::debt::{Debt, TICK_NS, debt};
+use super::in_turn::one_at_a_time;
 use crate::observe::follow::ends;
 
 /// Relays that pass a request on, at most.
@@ -28,6 +31,8 @@ pub struct Scene<'a> {
     pub(super) mostly_asleep: BTreeSet<u32>,
     /// Processes that sleep over an epoll, and one of whose threads runs at this moment by chance: on what they wait was not seen.
     loops_that_run: BTreeSet<u32>,
+    /// Processes whose only thread is blocked with one request after the other and never without work.
+    pub(super) one_at_a_time: BTreeSet<u32>,
 }
 
 impl<'a> Scene<'a> {
@@ -45,6 +50,7 @@ impl<'a> Scene<'a> {
             debts: BTreeMap::new(),
             mostly_asleep: BTreeSet::new(),
             loops_that_run: BTreeSet::new(),
+            one_at_a_time: BTreeSet::new(),
         };
         for end in &waiting.ends {
             scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
@@ -58,10 +64,11 @@ impl<'a> Scene<'a> {
         scene
     }
 
-    /// With what the accounts of the threads tell.
-    pub fn knowing(self, capture: &Capture) -> Scene<'a> {
+    /// With what the accounts of the threads and of the services that the probes saw tell.
+    pub fn knowing(self, capture: &Capture, found: &[Service]) -> Scene<'a> {
         let asleep = capture.threads.iter().filter(|thread| thread.cpu_ns < capture.window_ns / 2);
         let mut scene = Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self };
+        scene.one_at_a_time = one_at_a_time(capture, found);
         let runs = |t: &&&WaitingThread| t.state == 'R' && scene.mostly_asleep.contains(&t.tid);
         let running: BTreeSet<u32> = scene.by_tid.values().filter(runs).map(|thread| thread.pid).collect();
         let loops = capture.threads.iter().filter(|thread| running.contains(&thread.pid) && sleeps_in_epoll(thread));

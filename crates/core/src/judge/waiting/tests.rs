@@ -1,6 +1,6 @@
 //! Hand-made scenes: who owes an answer, who holds it up, and what owes nothing.
 use parshall_evidence::{
-    Accepted, Capture, Counters, FdKind, ListenerCounters, Status, Waiting, WaitingEnd, WaitingThread,
+    Accepted, Capture, Counters, FdKind, ListenerCounters, Status, SyscallCell, Waiting, WaitingEnd, WaitingThread,
 };
 use proptest::prelude::*;
 
@@ -160,6 +160,49 @@ fn an_event_loop_that_happens_to_run_has_none_of_its_long_polls() {
     assert_eq!(status(2_000_000), Status::Healthy);
     // One that computes all of the time may do so with one of them.
     assert_ne!(status(capture_of(vec![], vec![]).window_ns), Status::Healthy);
+}
+
+/// The only thread of a process answers 48 others meanwhile, 20 ms each, and five have been read before the window. It has an epoll, and is
+/// asleep in `sleeps`, for so many milliseconds of each 20.
+fn starved(sleeps: &[(&str, u64)], threads: Vec<WaitingThread>) -> Capture {
+    let mut capture = with(ServiceBuilder::new(7000).requests(48, 20.0).cpu(1.0));
+    let waiting = scene((1..6).map(|id| WaitingEnd { still_ns: S, ..read(id) }).collect(), threads).waiting;
+    let mut only = crate::testkit::ThreadBuilder::new(100);
+    for (call, ms) in sleeps {
+        only = only.sleeps(20_000_000, 0, ms * 1_000_000, call, FdKind::None);
+    }
+    let mut record = only.fill().record;
+    record.syscalls = vec![SyscallCell { name: "epoll_wait".into(), count: 9, ..SyscallCell::default() }];
+    (capture.waiting, capture.threads) = (waiting, vec![record]);
+    capture
+}
+
+#[test]
+fn what_the_only_thread_never_gets_to_waits_behind_others() {
+    let polls = || WaitingThread { still: Some(false), ..thread(100, 100, "poll") };
+    for one in [
+        polls(),
+        WaitingThread { state: 'R', ..polls() },
+        WaitingThread { syscall_name: "clock_nanosleep".into(), ..polls() },
+    ] {
+        let report = judge(&starved(&[("poll", 18)], vec![one]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("serialized-service"), "{report:#?}");
+        assert!(report.verdict.summary.contains("it answered 48 others meanwhile"), "{}", report.verdict.summary);
+        assert_eq!(report.chain.expect("a chain").leaf.process, "app");
+    }
+    // A loop that has time lets them wait; so may a process with other threads.
+    let other = |sleeps: &[(&str, u64)], threads| cause(&starved(sleeps, threads));
+    assert_ne!(other(&[("epoll_wait", 18)], vec![polls()]), "serialized-service");
+    assert_ne!(other(&[("poll", 17), ("epoll_wait", 1)], vec![polls()]), "serialized-service");
+    assert_ne!(other(&[("poll", 18)], vec![polls(), thread(100, 101, "futex")]), "serialized-service");
+    let mut loop_of_poll = starved(&[("poll", 18)], vec![polls()]);
+    loop_of_poll.threads[0].syscalls.clear();
+    assert_ne!(cause(&loop_of_poll), "serialized-service");
+    let mut rests = starved(&[("poll", 18)], vec![polls()]);
+    rests.services[0].worked_ns /= 2;
+    assert_ne!(cause(&rests), "serialized-service");
+    // It is watched for more.
+    assert_ne!(other(&[("poll", 18)], vec![awaiting(polls(), &[1, 2, 3, 4, 5])]), "serialized-service");
 }
 
 #[test]

@@ -325,6 +325,7 @@ impl<'c> Context<'c> {
             _ if !self.service.waited => None,
             _ if part.rec.hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) => None,
             HopKind::Unseen => Some(Spent::Unseen),
+            HopKind::OtherRequest => Some(Spent::Serial),
             HopKind::Lock | HopKind::Timer | HopKind::Client if locked => Some(Spent::Lock),
             HopKind::Reply | HopKind::Idle | HopKind::Unread | HopKind::AcceptQueue if asked => Some(Spent::Downstream),
             HopKind::AcceptQueue if self.one_each => Some(Spent::Workers),
