@@ -8,6 +8,7 @@ use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread}
 use super::debt::{Debt, TICK_NS};
 use super::doing::{Doing, doing};
 use super::scene::Scene;
+use crate::wait::Wait;
 
 /// Steps of one way at most.
 const DEPTH_MAX: usize = 12;
@@ -146,7 +147,7 @@ impl<'a> Scene<'a> {
             }
             Pick::One(thread) => Way::end(hop(thread, queue.unwrap_or(HopKind::Unseen)), Class::Unclear),
             Pick::Nobody => match queue {
-                Some(kind) => Way::end(self.any_hop(end, kind), Class::Owed),
+                Some(kind) => Way::end(self.taker_hop(end, kind), Class::Owed),
                 None => self.passed_on(end, awaited, way),
             },
         }
@@ -219,6 +220,14 @@ impl<'a> Scene<'a> {
             }
             _ => found.behind(first),
         }
+    }
+
+    /// A hop of a thread that would take in what nobody has, if the processes that hold an end have one: it waits for work.
+    fn taker_hop(&self, end: &'a WaitingEnd, kind: HopKind) -> Hop {
+        let takes =
+            |t: &&WaitingThread| matches!(Wait::of(&t.syscall_name, t.fd, t.syscall), Wait::Multiplex | Wait::Accept);
+        let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten().copied();
+        threads.find(takes).map_or_else(|| self.any_hop(end, kind), |thread| hop(thread, kind))
     }
 
     /// A hop of some thread of the processes that hold an end.

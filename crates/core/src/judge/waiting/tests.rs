@@ -393,17 +393,20 @@ fn a_queue_that_nobody_takes_from_keeps_the_latest_waiting_too() {
     let queued =
         WaitingEnd { accepted: false, received_ns: Some(S / 10), sent_ns: None, acked_ns: S / 10, ..end(1, true) };
     let of = |before, after, came| {
-        let mut capture = scene(vec![queued.clone()], vec![thread(100, 100, "epoll_wait")]);
+        let threads = vec![thread(100, 100, "rt_sigtimedwait"), thread(100, 101, "epoll_wait")];
+        let mut capture = scene(vec![queued.clone()], threads);
         let listener =
             ListenerCounters { local: queued.local, netns: 1, pid: 100, drops: 0, queued: (before, after), limit: 10 };
         capture.counters = Some(Counters { listeners: vec![listener], ..Counters::default() });
         capture.net.accepted = vec![Accepted { netns: 1, port: 7000, count: came }];
-        cause(&capture)
+        capture
     };
-    assert_eq!(of(5, 11, 6), "accept-queue-overflow");
+    let deaf = judge(&of(5, 11, 6));
+    assert_eq!(deaf.verdict.cause.as_deref(), Some("accept-queue-overflow"), "{deaf:#?}");
+    assert!(deaf.verdict.summary.contains("waits in epoll_wait meanwhile"), "{}", deaf.verdict.summary);
     // One was taken out, or the queue was empty when the window began.
-    assert_eq!(of(5, 10, 6), "Healthy");
-    assert_eq!(of(0, 6, 6), "Healthy");
+    assert_eq!(cause(&of(5, 10, 6)), "Healthy");
+    assert_eq!(cause(&of(0, 6, 6)), "Healthy");
 }
 
 #[test]
