@@ -4,7 +4,7 @@
 //! that time was lost and who is to blame for each piece, `evidence_type` which cause may claim what; [`cause`] tests each cause
 //! against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names those that own enough of the lost
 //! time, `confidence` how sure that is and `gain` what its removal would give, `tail` judges the slowest requests apart from the
-//! others, and `health` says whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, `usage` the calls and the CPUs,
+//! others, `felt` says whether anybody notices what was lost, and `health` whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, `usage` the calls and the CPUs,
 //! [`service`] the services, and [`chain`] the way from a service to what its requests wait for.
 pub mod account;
 mod capacity;
@@ -15,6 +15,7 @@ mod confidence;
 pub mod denial;
 mod evidence_type;
 pub mod facts;
+mod felt;
 mod gain;
 mod health;
 mod known_names;

@@ -8,7 +8,7 @@ use crate::judge::denial::{Denial, count_of, share};
 use crate::judge::evidence_type::Source;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::health::{self, Doubt};
-use crate::judge::{capacity, chain, confidence, evidence_type, gain, words};
+use crate::judge::{capacity, chain, confidence, evidence_type, felt, gain, words};
 use crate::stats::ratio;
 use crate::units;
 
@@ -200,6 +200,9 @@ impl Total {
         if candidate.requests.as_ref().is_some_and(|loss| loss.waited) {
             return Ok((lost_share, own_share));
         }
+        if let Some(loss) = candidate.requests.as_ref().filter(|loss| felt::is_unfelt(facts, loss)) {
+            return Err(Box::new(felt::denial(loss)));
+        }
         if own_share < candidate.min_share {
             let whose = match share_of(candidate) {
                 ShareOf::RequestTime => "of the requests' time",
@@ -361,7 +364,7 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     if let Some(Doubt::Waits(who)) = doubt {
         return verdict_of_status(Status::NoDominantCause, &unexplained, who);
     }
-    let share = flow_share.max(felt_share(facts));
+    let share = flow_share.max(felt::share(facts));
     if share >= MIN_SHARE {
         return verdict_of_status(Status::NoDominantCause, &unexplained, no_dominant(facts, share));
     }
@@ -539,16 +542,6 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
-}
-
-/// Of a request, less lost time than this is felt by nobody, where no single cause has it.
-const FELT_NS: f64 = 1e6;
-
-/// The share of the requests' time that was lost, where that is long enough to be felt.
-fn felt_share(facts: &Facts<'_>) -> f64 {
-    let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
-    let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
-    if ratio(lost_ns, requests) >= FELT_NS { ratio(lost_ns, time_ns) } else { 0.0 }
 }
 
 fn no_dominant(facts: &Facts<'_>, share: f64) -> String {

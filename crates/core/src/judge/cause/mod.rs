@@ -48,7 +48,7 @@ mod udp_rcvbuf_overflow;
 mod user_cpu_bound;
 mod workers_exhausted;
 
-pub use base::{Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused};
+pub use base::{Candidate, Cause, MIN_REFUSED_SHARE, MIN_SHARE, Outcome, Refused, RequestLoss};
 
 /// All causes. Adding one means adding its file and its line here.
 pub const CAUSES: &[Cause] = &[

@@ -1,0 +1,84 @@
+//! Whether anybody notices the time that requests lose. Nobody waits for a service that has hardly anything to do and answers within a
+//! fraction of a millisecond, whatever most of that fraction goes into.
+//!
+//! What belongs here: the limits. Which time was lost is decided in [`crate::judge::facts`].
+use crate::judge::cause::RequestLoss;
+use crate::judge::denial::{Denial, amount};
+use crate::judge::facts::Facts;
+use crate::stats::ratio;
+use crate::units;
+
+/// Of a request, less lost time than this is felt by nobody whose service has time left, or where no single cause has it.
+const FELT_NS: f64 = 1e6;
+/// A service that has a request for less than this share of its time keeps no client from asking more. A client that asks again as soon
+/// as it has its answer gives one request for nearly all of the time.
+const RARELY: f64 = 0.10;
+
+/// The share of the requests' time that was lost, where that is long enough to be felt.
+pub fn share(facts: &Facts<'_>) -> f64 {
+    let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
+    let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
+    if ratio(lost_ns, requests) >= FELT_NS { ratio(lost_ns, time_ns) } else { 0.0 }
+}
+
+/// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. What a few slow ones
+/// among them lose is judged apart ([`crate::judge::tail`]).
+pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
+    let rare = loss.time_ns < RARELY * facts.capture.window_ns as f64;
+    !loss.waited && loss.each_ns < FELT_NS && rare
+}
+
+/// Why a cause that holds is not named: it takes too little of each request.
+pub fn denial(loss: &RequestLoss) -> Denial {
+    let why = format!("under {}, of a service that is idle most of the time", units::duration(FELT_NS));
+    Denial::of(amount(loss.each_ns / 1e6, "ms", "a request")).seen().because(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{HopKind, Report, Status};
+
+    use crate::judge::judge;
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    /// A second of `requests` that take `ms` each, half of it for the reply of another server.
+    fn asks(requests: u64, ms: f64, change: impl FnOnce(&mut ServiceBuilder)) -> Report {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000");
+        let mut service = ServiceBuilder::new(7000).requests(requests, ms).part(way, 0.55).cpu(0.45);
+        change(&mut service);
+        judge(&with(service))
+    }
+
+    fn cause(report: &Report) -> &str {
+        report.verdict.cause.as_deref().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_call_of_a_fraction_of_a_millisecond_is_felt_where_clients_wait_for_it_all_the_time() {
+        let idle = asks(15, 0.5, |_| {});
+        assert_eq!((idle.verdict.status, cause(&idle)), (Status::Healthy, ""), "{idle:#?}");
+        let entry = idle.ruled_out.iter().find(|entry| entry.cause == "blocking-downstream-call").expect("an entry");
+        assert!(entry.seen && entry.why.contains("a request"), "{}", entry.why);
+        // A client asks again as soon as it is answered: it could ask twice as often.
+        assert_eq!(cause(&asks(1500, 0.5, |_| {})), "blocking-downstream-call");
+        // Requests that wait for milliseconds are slow, however few there are.
+        assert_eq!(cause(&asks(15, 5.0, |_| {})), "blocking-downstream-call");
+    }
+
+    #[test]
+    fn one_slow_request_is_an_accident_of_its_own() {
+        let unlucky = asks(15, 0.5, |service| service.record.p99_ns = Some(20_000_000));
+        assert_eq!((unlucky.verdict.status, cause(&unlucky)), (Status::Healthy, ""));
+        // As many that the mean is a millisecond are none.
+        assert_eq!(cause(&asks(15, 2.0, |service| service.record.p50_ns = Some(500_000))), "blocking-downstream-call");
+    }
+
+    #[test]
+    fn requests_that_were_never_answered_are_felt() {
+        let report = asks(15, 0.5, |service| {
+            (service.record.waited, service.record.requests) = (true, 0);
+            (service.record.unanswered, service.record.unanswered_longest_ns) = (1, 500_000);
+        });
+        assert_ne!(report.verdict.status, Status::Healthy, "{report:#?}");
+    }
+}
