@@ -91,6 +91,7 @@ fn one_at_a_time(facts: &Facts<'_>, worst: usize, lost: &Lost) -> Outcome {
 mod tests {
     use parshall_evidence::{FlowState, Release, Role};
 
+    use crate::testkit::service::ServiceBuilder;
     use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
 
     fn distant(in_flight_ms: u64, exchanges: u64) -> FlowBuilder {
@@ -109,6 +110,29 @@ mod tests {
         assert_eq!(verdict_of(&capture(vec![distant(300, 75)], vec![])), "healthy");
         // Many requests share a round trip.
         assert_eq!(verdict_of(&capture(vec![distant(970, 5000)], vec![])), "healthy");
+    }
+
+    #[test]
+    fn large_answers_one_at_a_time_that_come_in_one_round_trip_each() {
+        // The server's end, whose client was not observed: each of its answers of 32 KiB is on the way for `each_ms`, of 4 ms of distance.
+        let blocks = |each_ms: u64, exchanges: u64, requests: u64| {
+            let mut flow = FlowBuilder::new(1, Role::Server)
+                .remote_host()
+                .cell(FlowState::InFlight, Release::RxAck, each_ms * exchanges * MS, exchanges)
+                .talks(exchanges, 100);
+            flow.record.calls.send_bytes = exchanges * 32_768;
+            flow.record.last.min_rtt_us = 4000;
+            let mut capture = capture(vec![flow], vec![]);
+            capture.services = vec![ServiceBuilder::new(7000).requests(requests, 0.1).cpu(1.0).build()];
+            verdict_of(&capture)
+        };
+        assert_eq!(blocks(4, 240, 240), "serial-protocol");
+        // The rate of the path, or a window, takes most of the time: with several at a time each would take longer.
+        assert_ne!(blocks(8, 120, 120), "serial-protocol");
+        // It has time between them.
+        assert_eq!(blocks(4, 100, 100), "healthy");
+        // Three requests: what comes between is told to the sender so that it goes on.
+        assert_ne!(blocks(4, 240, 3), "serial-protocol");
     }
 
     #[test]

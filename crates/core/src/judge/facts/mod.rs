@@ -174,6 +174,8 @@ impl<'a> Facts<'a> {
             by_tid,
             by_pid,
         };
+        // What is asked how often is known before it is known what that time was spent on.
+        facts.requests.all = services;
         let raw = blame::parts(&facts);
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use parshall_evidence::{FlowRecord, Service};
+
 use super::whole;
 use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
 use crate::judge::ledger::flow::State;
@@ -15,6 +17,12 @@ const RTT_MIN_NS: f64 = 1e6;
 const IN_FLIGHT_MIN: f64 = 0.6;
 /// Fewer exchanges in the window say nothing.
 const EXCHANGES_MIN: f64 = 10.0;
+/// An exchange of less than so many segments is small: it takes no further round trip.
+const SMALL_SEGMENTS: f64 = 10.0;
+/// A larger one that is in flight for no more round trips than this came in one: neither a window nor the rate of the path held it up.
+const ONE_ROUND_TRIP: f64 = 1.5;
+/// From this share of the exchanges on, each is a request of its own.
+const REQUESTS_MIN: f64 = 0.5;
 /// From this many questions per request on, one would do.
 const PER_REQUEST_MIN: f64 = 5.0;
 /// A question that takes longer is a slow answer first.
@@ -45,8 +53,9 @@ pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
     let mut lost = vec![0.0; facts.flows.len()];
     parts.iter().for_each(|part| lost[part.flow] += part.ns);
     let mut added = BTreeMap::new();
+    let exchanges = exchanges_of_ports(facts);
     for (index, flow) in facts.flows.iter().enumerate() {
-        if let Some((ns, count)) = serial(flow).filter(|(ns, _)| lost[index] < 0.3 * ns) {
+        if let Some((ns, count)) = serial(facts, flow, &exchanges).filter(|(ns, _)| lost[index] < 0.3 * ns) {
             added.insert(index, whole(index, Blame::RoundTrips, State::InFlight, ns, count));
         }
     }
@@ -57,8 +66,9 @@ pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
     found
 }
 
-/// A flow with one request on its way at a time, and the next one right behind the reply. Returns time and number of the waits.
-fn serial(flow: &FlowFact<'_>) -> Option<(f64, u64)> {
+/// A flow with one request on its way at a time, and the next one right behind the reply: a small one, or one that takes no more than
+/// the round trip although its answer is large. Returns time and number of the waits.
+fn serial(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) -> Option<(f64, u64)> {
     let shown_there = serves(flow.rec) && flow.pair.is_some();
     if shown_there || flow.shape != Shape::RequestReply || rtt_ns(flow) < RTT_MIN_NS {
         return None;
@@ -72,8 +82,39 @@ fn serial(flow: &FlowFact<'_>) -> Option<(f64, u64)> {
     let busy = ns >= IN_FLIGHT_MIN * flow.ledger.wall_ns;
     let mss = f64::from(flow.rec.last.mss.max(1));
     let bytes = (flow.rec.calls.send_bytes.max(flow.rec.calls.recv_bytes)) as f64 * flow.ledger.scale;
-    let small = ratio(bytes, exchanges) < 10.0 * mss;
-    (busy && one_at_a_time && small && exchanges >= EXCHANGES_MIN).then_some((ns, count))
+    let small = ratio(bytes, exchanges) < SMALL_SEGMENTS * mss;
+    let in_one = each <= ONE_ROUND_TRIP * rtt_ns(flow);
+    let whole = || small || in_one && asks_for_much(facts, flow, exchanges_of);
+    (busy && one_at_a_time && exchanges >= EXCHANGES_MIN && whole()).then_some((ns, count))
+}
+
+/// Exchanges of the flows of a service, by whether they are its own ends or those of its clients, and by its port.
+type ByPort = BTreeMap<(bool, u16), f64>;
+
+fn exchanges_of_ports(facts: &Facts<'_>) -> ByPort {
+    let mut sums = ByPort::new();
+    for flow in &facts.flows {
+        let exchanges = flow.rec.calls.exchanges as f64 * flow.ledger.scale;
+        *sums.entry((serves(flow.rec), service_port(flow.rec))).or_default() += exchanges;
+    }
+    sums
+}
+
+fn service_port(flow: &FlowRecord) -> u16 {
+    if serves(flow) { flow.local.port() } else { flow.remote.port() }
+}
+
+/// Each exchange of a flow is a request with a large answer. What a sender is told so that it goes on (a window of HTTP/2) makes
+/// exchanges, too, and is no request.
+fn asks_for_much(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) -> bool {
+    let (calls, own, port) = (&flow.rec.calls, serves(flow.rec), service_port(flow.rec));
+    let (question, answer) =
+        if own { (calls.recv_bytes, calls.send_bytes) } else { (calls.send_bytes, calls.recv_bytes) };
+    let services = facts.requests.all.iter().filter(|s| !s.waited && s.address.port() == port);
+    let scale = |s: &Service| ratio(facts.capture.window_ns as f64, s.observed_ns as f64).max(1.0);
+    let requests: f64 = services.map(|s| s.requests as f64 * scale(s)).sum();
+    let exchanges = exchanges_of.get(&(own, port)).copied().unwrap_or(0.0);
+    answer > question && requests >= REQUESTS_MIN * exchanges
 }
 
 /// Questions to one service.
