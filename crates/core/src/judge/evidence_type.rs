@@ -178,7 +178,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "stop-the-world", waits: &[OnCpu, RunQueue, Throttled, Lock, Worker, Timer, Disk, Memory], ..NONE },
     EvidenceTypes { cause: "hot-thread", waits: &[OnCpu, RunQueue], ..NONE },
     EvidenceTypes { cause: "run-queue-latency", waits: &[RunQueue], threads: true, ..NONE },
-    EvidenceTypes { cause: "kernel-cpu-bound", waits: &[OnCpu, RunQueue], ..NONE },
+    EvidenceTypes { cause: "kernel-cpu-bound", waits: &[OnCpu, RunQueue], threads: true, ..NONE },
     EvidenceTypes { cause: "blocking-log-write", waits: &[Pipe, Disk], through: &[Pipe], ..NONE },
     EvidenceTypes { cause: "memory-reclaim", waits: &[Memory, Disk, OnCpu, RunQueue], ..NONE },
     EvidenceTypes { cause: "page-fault-churn", waits: &[OnCpu, RunQueue, Memory], ..NONE },

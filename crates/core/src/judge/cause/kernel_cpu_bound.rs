@@ -1,13 +1,21 @@
-//! A request costs much CPU time, and most of it is spent in the kernel.
+//! A request costs much CPU time, and most of it is spent in the kernel: in the calls that its own work makes, or in the packet filter,
+//! which runs for each segment in the context of whoever sends it, after the reply has begun too.
 //!
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
-use super::base::{Cause, Outcome};
-use super::common::{Mode, Waits, hottest_of_process, not_spent};
+use std::collections::BTreeMap;
+
+use parshall_evidence::{Place, Stack};
+
+use super::base::{Candidate, Cause, Outcome, ThreadLoss};
+use super::common::{Mode, Waits, hottest, hottest_of_process, not_spent};
 use crate::judge::chain::named;
-use crate::judge::facts::{Facts, Spent};
+use crate::judge::facts::{CHEAP_NS, Facts, Lost, MOSTLY_BUSY, Spent, ThreadFact};
 use crate::judge::record;
+use crate::judge::words;
 use crate::report;
+use crate::stats::ratio;
+use crate::units;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -19,7 +27,12 @@ pub const CAUSE: Cause = Cause {
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    let Some(waits) = Waits::on(facts, Spent::CpuKernel) else { return not_spent(facts, Spent::CpuKernel) };
+    let waits = Waits::on(facts, Spent::CpuKernel);
+    let of_requests = waits.as_ref().map_or(0.0, |waits| waits.loss.ns);
+    if let Some(filtered) = filtered(facts).filter(|filtered| filtered.ns > of_requests) {
+        return filtered.candidate(facts).holds();
+    }
+    let Some(waits) = waits else { return not_spent(facts, Spent::CpuKernel) };
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
     let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
@@ -35,13 +48,113 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, hot, fix).holds()
 }
 
+/// Kernel functions that compare a packet with the rules of a filter, one after the other (net/netfilter, net/sched).
+const FILTERS: [&str; 6] =
+    ["nft_do_chain", "ipt_do_table", "ip6t_do_table", "arpt_do_table", "ebt_do_table", "tcf_classify"];
+/// Share of a thread's samples in them from which on they are what its CPU time is spent on. A filter with some dozens of rules takes a
+/// few per cent of what it costs to send a segment.
+const FILTERS_SHARE: f64 = 0.30;
+/// Fewer samples say nothing of a thread.
+const SAMPLES_MIN: f64 = 20.0;
+
+/// The threads of a process that spend their CPU time in the packet filter.
+struct Filtered {
+    pid: u32,
+    process: String,
+    tids: Vec<u32>,
+    /// Their CPU time in it.
+    ns: f64,
+    /// All of their CPU time.
+    cpu_ns: f64,
+    wall_ns: f64,
+    /// Requests that their process served.
+    requests: f64,
+}
+
+/// The process that spends most in the packet filter, if that is much of what its threads do and much for each request, or these threads
+/// have little time left.
+fn filtered(facts: &Facts<'_>) -> Option<Filtered> {
+    let is_filter = |stack: &Stack| {
+        let mut frames = stack.frames.iter().filter(|frame| frame.kernel);
+        frames.any(|frame| FILTERS.iter().any(|name| frame.name.starts_with(name)))
+    };
+    let filters: Vec<bool> = facts.capture.stacks.iter().map(is_filter).collect();
+    let mut samples: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+    for sample in &facts.capture.samples {
+        let in_filter = sample.stack.and_then(|at| filters.get(at as usize)).is_some_and(|is_filter| *is_filter);
+        let counts = samples.entry(sample.tid).or_default();
+        counts.0 += sample.count as f64;
+        counts.1 += if in_filter { sample.count as f64 } else { 0.0 };
+    }
+    let share = |thread: &ThreadFact<'_>| match samples.get(&thread.rec.tid) {
+        Some((all, filters)) if *all >= SAMPLES_MIN => ratio(*filters, *all),
+        _ => 0.0,
+    };
+    let mut by_pid: BTreeMap<u32, Filtered> = BTreeMap::new();
+    for thread in facts.threads.iter().filter(|thread| share(thread) >= FILTERS_SHARE) {
+        let pid = thread.rec.pid;
+        let found = by_pid.entry(pid).or_insert_with(|| Filtered {
+            pid,
+            process: thread.rec.comm.clone(),
+            tids: Vec::new(),
+            ns: 0.0,
+            cpu_ns: 0.0,
+            wall_ns: 0.0,
+            requests: requests_of(facts, pid),
+        });
+        found.tids.push(thread.rec.tid);
+        found.ns += share(thread) * thread.ledger.on_cpu();
+        found.cpu_ns += thread.ledger.on_cpu();
+        found.wall_ns += thread.ledger.wall_ns;
+    }
+    let matters = |found: &Filtered| {
+        let each_ns = if found.requests > 0.0 { found.ns / found.requests } else { 0.0 };
+        each_ns >= CHEAP_NS || found.cpu_ns >= MOSTLY_BUSY * found.wall_ns
+    };
+    by_pid.into_values().filter(matters).max_by(|a, b| a.ns.total_cmp(&b.ns))
+}
+
+fn requests_of(facts: &Facts<'_>, pid: u32) -> f64 {
+    let served = facts.requests.counted().filter(|s| !s.rec.waited && !s.rec.outbound && s.rec.pids.contains(&pid));
+    served.map(|service| service.requests).sum()
+}
+
+impl Filtered {
+    fn candidate(self, facts: &Facts<'_>) -> Candidate {
+        let Self { pid, process, tids, ns, cpu_ns, wall_ns, requests } = self;
+        let hot = hottest(facts, |tid| tids.contains(&tid), Mode::Kernel);
+        let each = if requests > 0.0 {
+            format!(", {} a request", words::about(facts.scaled(), units::duration(ns / requests)))
+        } else {
+            String::new()
+        };
+        let summary = format!(
+            "{process} {pid} spends {} of its CPU time in the packet filter{each}: each segment of its connections is compared with the \
+             rules.",
+            units::percent(ratio(ns, cpu_ns))
+        );
+        let mut evidence = vec![
+            words::valued("of its CPU time, in the packet filter", ratio(ns, cpu_ns), "1"),
+            words::valued("threads on a CPU", ratio(cpu_ns, wall_ns), "1"),
+        ];
+        evidence.extend(hot);
+        let fix = "Have each packet meet fewer rules: one rule with a set of addresses (nft sets and maps, ipset) instead of a rule for each, and \
+                   in front of them one that accepts what belongs to an established connection (ct state established,related accept). All \
+                   rules, in the network namespace of the service: nft list ruleset";
+        let place = Place { pid: Some(pid), tid: tids.first().copied(), ..Place::default() };
+        let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+        candidate.thread = Some(ThreadLoss { ns, wall_ns, tids });
+        candidate
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, CpuSample, Frame, HopKind, Stack};
+    use parshall_evidence::{Capture, CpuSample, FdKind, Frame, HopKind, Stack};
 
     use crate::judge::judge;
-    use crate::testkit::ThreadBuilder;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::{MS, ThreadBuilder, verdict_of};
 
     /// A service whose requests take 4 ms on a CPU each, and samples of its thread in this kernel function.
     fn works_in(function: &str, kernel: u64) -> Capture {
@@ -69,6 +182,48 @@ mod tests {
         let report = judge(&works_in("ext4_readdir", 90));
         assert_eq!(report.verdict.cause.as_deref(), Some("kernel-cpu-bound"));
         assert!(report.verdict.summary.contains("ext4_readdir"), "{}", report.verdict.summary);
+    }
+
+    /// A service whose thread is on a CPU for `busy_ms` of the second for `requests` requests, which take a tenth of a millisecond each until
+    /// their replies begin; `filters` of the 100 samples are in this function below a call that sends.
+    fn sends(function: &str, filters: u64, busy_ms: u64, requests: u64) -> Capture {
+        let mut capture = with(ServiceBuilder::new(7000).requests(requests, 0.1).cpu(1.0));
+        let idle_ms = (1000 - busy_ms) * MS;
+        let thread = ThreadBuilder::new(101).samples(0, 100).blocked(0, idle_ms, "epoll_wait", FdKind::Anon).fill();
+        capture.threads = vec![thread.record];
+        let frame = |name: &str| Frame { name: name.to_string(), module: "[kernel]".to_string(), kernel: true };
+        let stack = |top: &str| Stack { frames: vec![frame(top), frame("nf_hook_slow"), frame("tcp_sendmsg")] };
+        capture.stacks = vec![stack(function), stack("tcp_write_xmit")];
+        let sample = |stack, count| CpuSample {
+            tid: 101,
+            user: false,
+            syscall: 0,
+            syscall_name: "sendfile".to_string(),
+            stack: Some(stack),
+            count,
+        };
+        capture.samples = vec![sample(0, filters), sample(1, 100 - filters)];
+        capture
+    }
+
+    #[test]
+    fn the_packet_filter_works_after_the_reply_has_begun() {
+        for function in ["nft_do_chain", "ipt_do_table", "tcf_classify"] {
+            let report = judge(&sends(function, 95, 600, 90));
+            assert_eq!(report.verdict.cause.as_deref(), Some("kernel-cpu-bound"), "{report:#?}");
+            assert!(
+                report.verdict.summary.contains("95 % of its CPU time in the packet filter"),
+                "{}",
+                report.verdict.summary
+            );
+        }
+        // Not that it is the kernel that works tells, but what it does there: segments are copied and sent.
+        assert_eq!(verdict_of(&sends("tcp_write_xmit", 95, 600, 90)), "healthy");
+        // A filter that takes a small part of it, and one that takes much of very little.
+        assert_eq!(verdict_of(&sends("nft_do_chain", 15, 600, 90)), "healthy");
+        assert_eq!(verdict_of(&sends("nft_do_chain", 95, 50, 90)), "healthy");
+        // Requests are cheap, and there are as many of them as the thread has time for.
+        assert_eq!(verdict_of(&sends("nft_do_chain", 60, 980, 9000)), "kernel-cpu-bound");
     }
 
     #[test]
