@@ -286,6 +286,28 @@ mod tests {
     }
 
     #[test]
+    fn an_event_loop_reads_several_requests_before_it_computes_for_each() {
+        use parshall_evidence::HopKind;
+
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        // A thread with `cpu_ms` on a CPU, and so many requests that were worked on for `each_ms`, so many at a time.
+        let verdict = |requests: u64, each_ms: f64, at_a_time: f64, cpu_ms: u64| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, "");
+            let mut service = ServiceBuilder::new(7000).requests(requests, each_ms).part(way, 1.0);
+            service.record.working_ns = (service.record.worked_ns as f64 / at_a_time) as u64;
+            let mut capture = with(service);
+            capture.threads[0].cpu_ns = cpu_ms * MS;
+            verdict_of(&capture)
+        };
+        // 2.6 ms for each, and while it computes for one the others are in its hands, too.
+        assert_eq!(verdict(228, 6.0, 2.6, 600), "user-cpu-bound");
+        // One at a time, which takes more than twice the CPU time that it used: it slept, and that was not seen.
+        assert_eq!(verdict(228, 6.0, 1.0, 600), "insufficient-evidence");
+        // A tenth of a millisecond for each: they are in its hands for longer because there are as many.
+        assert_eq!(verdict(2000, 1.0, 10.0, 200), "healthy");
+    }
+
+    #[test]
     fn a_saturated_cheap_server_is_healthy() {
         // 12 connections, 100 us of CPU per request: each waits in a queue of several ms at times.
         let flows = (0..12).map(|i| {

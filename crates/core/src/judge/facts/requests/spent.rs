@@ -344,15 +344,26 @@ impl<'c> Context<'c> {
     /// processes of one kind, of which it names one; in slices, for more than were seen.
     fn overstates(&self, part: &PartFact<'_>, leaf: &Hop) -> bool {
         let own = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
-        let alike = match leaf.threads {
-            0 | 1 => 1.0,
-            seen => f64::from(seen) * ratio(part.ns, part.rec.ns as f64).max(1.0),
-        };
-        let all = self.all_ns(leaf.pid) * alike;
+        let all = self.all_ns(leaf.pid) * alike(part, leaf) * self.at_a_time(leaf.pid);
         all > 0.0 && own > 2.0 * all + super::FLOOR_NS
     }
 
     /// Most of the time in which a process opens connections, it waits for some that nobody answers.
+    /// How many requests a thread of this process has read and not answered while it has any.
+    fn at_a_time(&self, pid: u32) -> f64 {
+        let serves = |service: &&Service| !service.waited && !service.outbound && service.pids.contains(&pid);
+        let service = Some(self.service).filter(serves).or_else(|| self.services.iter().find(serves));
+        let worked = |s: &Service| ratio(s.worked_ns as f64, s.working_ns as f64) / f64::from(s.workers.max(1));
+        service.map_or(1.0, worked).max(1.0)
+    }
+
+    /// CPU time that a request costs a process in its own turn: of several at a time no more than the scheduler's account has.
+    fn cost_ns(&self, part: &PartFact<'_>, leaf: &Hop) -> f64 {
+        let own = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
+        let all = self.all_ns(leaf.pid) * alike(part, leaf);
+        if all > 0.0 && self.at_a_time(leaf.pid) > 1.0 { own.min(all) } else { own }
+    }
+
     fn is_unanswered(&self, pid: u32) -> bool {
         let each_ns = self.connect_ns.unwrap_or(0.0);
         Unanswered::of(self.capture, pid).is_some_and(|of| of.ns >= UNANSWERED_SHARE * each_ns * self.requests)
@@ -422,7 +433,7 @@ impl<'c> Context<'c> {
 
     /// A CPU, or the wait for one that this service's own processes used.
     fn computing(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
-        let own_ns = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
+        let own_ns = self.cost_ns(part, leaf);
         let all_ns = self.all_ns(leaf.pid).max(own_ns);
         let busy = self.requests * own_ns >= MOSTLY_BUSY * self.observed_ns;
         let expensive = own_ns >= if busy { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
@@ -531,6 +542,14 @@ impl<'c> Context<'c> {
 }
 
 /// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
+/// How many processes of one kind a hop stands for, by their CPU time.
+fn alike(part: &PartFact<'_>, leaf: &Hop) -> f64 {
+    match leaf.threads {
+        0 | 1 => 1.0,
+        seen => f64::from(seen) * ratio(part.ns, part.rec.ns as f64).max(1.0),
+    }
+}
+
 fn opens(fact: &ServiceFact<'_>) -> bool {
     let ns: f64 = fact.parts.iter().filter(|part| is_opening(fact.rec, part.rec)).map(|part| part.ns).sum();
     ns >= OPENING_SHARE * fact.time_ns && ratio(ns, fact.requests) >= super::FLOOR_NS
