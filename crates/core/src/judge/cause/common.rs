@@ -18,7 +18,9 @@ use crate::units;
 /// A cause in the requests' paths is named from this share of the time of the affected services' requests.
 pub const MIN_REQUEST_SHARE: f64 = 0.30;
 /// The same for a limit that keeps clients out: those that are served may wait for long for what others bring, which is no loss.
-pub const MIN_KEPT_OUT_SHARE: f64 = 0.10;
+const MIN_KEPT_OUT_SHARE: f64 = 0.10;
+/// A client that is kept out waits until another one is done, which takes longer than it takes to wake up somebody who accepts.
+const KEPT_OUT_NS: f64 = 20e6;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
 
@@ -95,6 +97,14 @@ impl<'f, 'a> Waits<'f, 'a> {
     pub fn full(&self) -> Option<u64> {
         let held = || connections_of(self.facts.capture, self.service.rec.address.port()).get(&self.leaf.pid).copied();
         is_full(self.part.rec).then(held).flatten()
+    }
+
+    /// The share of the requests' time from which on it is named that a process accepts nobody although it has time.
+    pub fn min_kept_out_share(&self) -> f64 {
+        let kept_out = || self.service.lost_to(self.spent).map(|part| part.rec).filter(|rec| is_full(rec));
+        let ns: f64 = kept_out().map(|rec| rec.ns as f64).sum();
+        let requests: f64 = kept_out().map(|rec| rec.requests as f64).sum();
+        if ratio(ns, requests) >= KEPT_OUT_NS { MIN_KEPT_OUT_SHARE } else { MIN_REQUEST_SHARE }
     }
 
     /// The hop in front of which requests of the largest part lie unread, and how many its service works on at a time.

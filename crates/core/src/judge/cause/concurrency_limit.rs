@@ -7,7 +7,7 @@
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
 use super::base::{Candidate, Cause, Outcome};
-use super::common::{MIN_KEPT_OUT_SHARE, Waits, limited, not_spent, outstanding};
+use super::common::{Waits, limited, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
 use crate::judge::facts::requests::UsedUp;
@@ -99,8 +99,9 @@ fn full(waits: Waits<'_, '_>, connections: u64) -> Candidate {
     let fix = format!(
         "Raise the limit on the connections of {who} (maxconn, max_connections, worker_connections, max clients), or close idle ones sooner."
     );
+    let min_share = waits.min_kept_out_share();
     let mut candidate = waits.candidate(summary, evidence, fix);
-    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate.min_share = min_share;
     candidate
 }
 

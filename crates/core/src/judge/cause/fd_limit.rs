@@ -4,7 +4,7 @@
 use parshall_evidence::{DescriptorUse, Place, ShareOf};
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied};
-use super::common::{MIN_KEPT_OUT_SHARE, Waits};
+use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::denial::{Denial, count, count_of};
 use crate::judge::facts::requests::short_of_descriptors;
@@ -105,8 +105,9 @@ fn reserved(waits: Waits<'_, '_>, used: &DescriptorUse) -> Candidate {
         "Raise the limit of descriptors of {who} (its own setting, such as max_filedescriptors, and LimitNOFILE={raised} in its unit or \
          `ulimit -n`) and start it again; it keeps some of them in reserve."
     );
+    let min_share = waits.min_kept_out_share();
     let mut candidate = waits.candidate(summary, evidence, fix);
-    candidate.min_share = MIN_KEPT_OUT_SHARE;
+    candidate.min_share = min_share;
     candidate
 }
 
@@ -169,6 +170,27 @@ mod tests {
         let mut busy = capture(79, 96);
         busy.services[0].path[0].hops[1].kind = HopKind::Timer;
         assert_eq!(verdict_of(&busy), "serialized-service");
+    }
+
+    #[test]
+    fn a_process_with_a_quarter_of_its_descriptors_left_that_accepts_everybody_soon() {
+        let full = || Hops::new().thread(100, 101, "app").on(HopKind::AcceptQueue, "").on(HopKind::Idle, "epoll_wait");
+        let verdict = |kept_out: f64, ms: f64, limit: u64| {
+            let poll = Hops::new().thread(100, 101, "app").on(HopKind::OtherRequest, "epoll_wait");
+            let service = ServiceBuilder::new(7000).requests(100, ms).part(full(), kept_out).part(poll, 1.0 - kept_out);
+            let mut capture = with(service);
+            capture.flows = (1..5).map(|id| FlowBuilder::new(id, Role::Server).talks(50, 100).fill().record).collect();
+            let descriptors = vec![DescriptorUse { pid: 100, open: 79, limit }];
+            capture.counters = Some(Counters { descriptors, ..Counters::default() });
+            verdict_of(&capture)
+        };
+        // Half a millisecond until it wakes up and accepts, and nobody is turned away.
+        for limit in [96, 1024] {
+            assert_eq!(verdict(0.15, 3.0, limit), "healthy", "{limit}");
+        }
+        // They wait for others to leave.
+        assert_eq!(verdict(0.15, 200.0, 96), "fd-limit");
+        assert_eq!(verdict(0.15, 200.0, 1024), "concurrency-limit");
     }
 
     #[test]
