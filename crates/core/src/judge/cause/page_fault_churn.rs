@@ -36,10 +36,41 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Frame, HopKind, Stack};
+    use parshall_evidence::{CpuSample, Frame, HopKind, NO_SYSCALL, Stack};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::verdict_of;
+    use crate::testkit::{ThreadBuilder, verdict_of};
+
+    /// A thread that computes 4 ms for each request; of 100 samples, so many are in page faults and so many in user mode.
+    fn computes(faults: u64, user: u64) -> String {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, "");
+        let mut capture = with(ServiceBuilder::new(7000).requests(150, 4.0).part(way, 1.0));
+        capture.threads = vec![ThreadBuilder::new(101).samples(user, 100 - user).fill().record];
+        let frame = |name: &str, kernel| Frame { name: name.to_string(), module: String::new(), kernel };
+        capture.stacks = vec![
+            Stack { frames: vec![frame("clear_page_erms", true), frame("do_anonymous_page", true)] },
+            Stack { frames: vec![frame("parse", false)] },
+            Stack { frames: vec![frame("tcp_sendmsg", true)] },
+        ];
+        let sample = |user, stack, count| CpuSample {
+            tid: 101,
+            user,
+            syscall: NO_SYSCALL,
+            syscall_name: String::new(),
+            stack: Some(stack),
+            count,
+        };
+        capture.samples = vec![sample(false, 0, faults), sample(true, 1, user), sample(false, 2, 100 - faults - user)];
+        verdict_of(&capture)
+    }
+
+    #[test]
+    fn who_computes_more_than_it_faults_computes() {
+        assert_eq!(computes(80, 20), "page-fault-churn");
+        assert_eq!(computes(45, 40), "page-fault-churn");
+        // Memory that is touched for the first time belongs to every computation.
+        assert_eq!(computes(35, 65), "user-cpu-bound");
+    }
 
     #[test]
     fn waits_for_the_lock_of_the_mappings() {

@@ -103,6 +103,11 @@ impl<'a> Code<'a> {
         self.counts(pid).map_or(0.0, |c| ratio(c.faults, c.all))
     }
 
+    /// Whether a process spends more of its CPU time in page faults, mapping and unmapping than in what it computes itself.
+    pub fn churns(&self, pid: u32) -> bool {
+        self.counts(pid).is_some_and(|c| c.faults >= c.all - c.kernel)
+    }
+
     /// Share of a process' CPU time in memory reclaim.
     pub fn reclaim_share(&self, pid: u32) -> f64 {
         self.counts(pid).map_or(0.0, |c| ratio(c.reclaim, c.all))

@@ -341,14 +341,14 @@ impl<'c> Context<'c> {
     }
 
     /// More CPU time than the scheduler's own account has of the process: sleeps of it were not seen. A hop may stand for many
-    /// processes of one kind, of which it names one; in slices, for more than were seen.
+    /// processes of one kind, of which it names one; in slices, for more than were seen. Requests that a thread has in its hands at a time
+    /// each have the CPU time that it spends on any of them.
     fn overstates(&self, part: &PartFact<'_>, leaf: &Hop) -> bool {
         let own = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0);
         let all = self.all_ns(leaf.pid) * alike(part, leaf) * self.at_a_time(leaf.pid);
         all > 0.0 && own > 2.0 * all + super::FLOOR_NS
     }
 
-    /// Most of the time in which a process opens connections, it waits for some that nobody answers.
     /// How many requests a thread of this process has read and not answered while it has any.
     fn at_a_time(&self, pid: u32) -> f64 {
         let serves = |service: &&Service| !service.waited && !service.outbound && service.pids.contains(&pid);
@@ -364,6 +364,7 @@ impl<'c> Context<'c> {
         if all > 0.0 && self.at_a_time(leaf.pid) > 1.0 { own.min(all) } else { own }
     }
 
+    /// Most of the time in which a process opens connections, it waits for some that nobody answers.
     fn is_unanswered(&self, pid: u32) -> bool {
         let each_ns = self.connect_ns.unwrap_or(0.0);
         Unanswered::of(self.capture, pid).is_some_and(|of| of.ns >= UNANSWERED_SHARE * each_ns * self.requests)
@@ -462,7 +463,7 @@ impl<'c> Context<'c> {
     pub fn computes(&self, leaf: &Hop) -> Spent {
         if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
             Spent::Memory
-        } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE {
+        } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE && self.code.churns(leaf.pid) {
             // A fault that reads a page back costs its CPU time because there was no room for the page.
             if self.code.reads_back_in_faults(leaf.pid) { Spent::Memory } else { Spent::PageFaults }
         } else if self.code.kernel_share(leaf.pid).is_some_and(|share| share >= KERNEL_SHARE) {
@@ -541,7 +542,6 @@ impl<'c> Context<'c> {
     }
 }
 
-/// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
 /// How many processes of one kind a hop stands for, by their CPU time.
 fn alike(part: &PartFact<'_>, leaf: &Hop) -> f64 {
     match leaf.threads {
@@ -550,6 +550,7 @@ fn alike(part: &PartFact<'_>, leaf: &Hop) -> f64 {
     }
 }
 
+/// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
 fn opens(fact: &ServiceFact<'_>) -> bool {
     let ns: f64 = fact.parts.iter().filter(|part| is_opening(fact.rec, part.rec)).map(|part| part.ns).sum();
     ns >= OPENING_SHARE * fact.time_ns && ratio(ns, fact.requests) >= super::FLOOR_NS
