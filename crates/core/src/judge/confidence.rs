@@ -79,6 +79,8 @@ pub enum Gap {
     Slowest,
     /// Clients waited for something outside of their requests for this share of what they waited in all.
     Clients(f64),
+    /// This thread is kept busy by sending, and so much is each byte, in nanoseconds.
+    Sending(String, f64),
     /// Exchanges on the flows of services, and the requests that are known of them, which are far fewer.
     Unpaired(f64, f64),
     /// No cause has the time that was lost.
@@ -111,6 +113,7 @@ impl Gap {
             Gap::SlowOne(..) => "slowest",
             Gap::Slowest => "slowest",
             Gap::Clients(_) => "clients",
+            Gap::Sending(..) => "sending",
             Gap::NoCause => "cause",
             Gap::Nothing => "nothing",
         }
@@ -180,6 +183,10 @@ impl Gap {
             Gap::Clients(share) => {
                 format!("for {} of their time clients wait for something else than a reply", units::percent(*share))
             }
+            Gap::Sending(who, each_ns) => format!(
+                "sending keeps {who} busy, {} of CPU time a kilobyte, which is far more than sending costs",
+                units::duration(each_ns * 1e3)
+            ),
             Gap::Unpaired(exchanges, requests) => format!(
                 "of {} exchanges on its connections, requests were made of {}",
                 units::count_f(*exchanges),
@@ -344,6 +351,7 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     gaps.extend(health::unpaired(facts).map(|(exchanges, requests)| Gap::Unpaired(exchanges, requests)));
     let clients = health::clients_share(facts);
     gaps.extend((clients > WHOLE).then_some(Gap::Clients(clients)));
+    gaps.extend(health::slow_sending(facts).map(|(who, each_ns)| Gap::Sending(who, each_ns)));
     let services = || facts.requests.counted().filter(|service| !service.rec.waited && service.rec.requests > 0);
     let unknown = services().any(|service| service.rec.p50_ns.is_some() && service.rec.p99_ns.is_none());
     gaps.extend(unknown.then_some(Gap::Slowest));
@@ -371,7 +379,7 @@ fn is_for_others(part: &PartFact<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{DeviceQueue, HopKind, Report};
+    use parshall_evidence::{DeviceQueue, FdKind, HopKind, Report, SyscallCell};
 
     use super::*;
     use crate::judge::judge;
@@ -478,6 +486,23 @@ mod tests {
         // Requests of 80 ms that wait for each other, as far as was seen.
         let waits = judge(&with(quick(0.99, 80.0)));
         assert_eq!((waits.verdict.status, links(&waits)), (parshall_evidence::Status::Healthy, vec!["other-requests"]));
+        // Its thread is busy for half of the time with what it sends.
+        let sends = |bytes: u64| {
+            let mut capture = with(quick(0.0, 0.3));
+            let call = SyscallCell {
+                name: "sendfile".into(),
+                fd: FdKind::Tcp,
+                count: 200,
+                bytes,
+                on_cpu_ns: 500_000_000,
+                ..SyscallCell::default()
+            };
+            (capture.threads[0].syscalls, capture.threads[0].observed_ns) = (vec![call], 1_000_000_000);
+            judge(&capture)
+        };
+        assert_eq!(links(&sends(30_000_000)), vec!["sending"]);
+        // As much as sending costs, and small messages, which cost a call each.
+        assert_eq!((links(&sends(500_000_000)), links(&sends(20_000))), (vec![], vec![]));
         // One request was as long as three hundred others.
         let mut capture = with(quick(0.0, 0.3));
         capture.services[0].path[0].longest_ns = 90_000_000;

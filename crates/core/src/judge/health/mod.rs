@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use parshall_evidence::HopKind;
+use parshall_evidence::{FdKind, HopKind};
 
 use crate::critical_path::clients::{Awaits, ClientWait};
 use crate::judge::chain;
@@ -237,6 +237,27 @@ fn slow_reader(facts: &Facts<'_>) -> Option<String> {
         units::percent(ratio(worst.ledger.on_cpu(), worst.ledger.wall_ns)),
         units::duration(cost(worst) * 1e3)
     ))
+}
+
+/// Sending bulk data costs the kernel less than a nanosecond a byte, the way to a receiver on this host included; from here on something
+/// else works on each segment (a packet filter, a tunnel).
+const SENDING_NS_PER_BYTE: f64 = 8.0;
+/// Calls that send less are not bulk: their cost is that of a call.
+const BULK_BYTES: u64 = 16_384;
+/// Share of its time that a thread spends in calls that send before it matters.
+const SENDING: f64 = 0.3;
+
+/// The thread that is kept busy by sending although the kernel should need far less for it, and what a byte costs, in nanoseconds.
+pub fn slow_sending(facts: &Facts<'_>) -> Option<(String, f64)> {
+    let sends = |name: &str| name.starts_with("send") || name.starts_with("write") || name == "splice";
+    let found = facts.threads.iter().filter_map(|thread| {
+        let calls = thread.rec.syscalls.iter().filter(|call| call.fd == FdKind::Tcp && sends(&call.name));
+        let bulk = calls.filter(|call| call.bytes >= BULK_BYTES.saturating_mul(call.count));
+        let (ns, bytes) = bulk.fold((0.0, 0.0), |sum, call| (sum.0 + call.on_cpu_ns as f64, sum.1 + call.bytes as f64));
+        let much = ns >= SENDING * thread.rec.observed_ns as f64 && ns >= SENDING_NS_PER_BYTE * bytes && bytes > 0.0;
+        much.then(|| (format!("{} {}", thread.rec.comm, thread.rec.tid), ns / bytes, ns))
+    });
+    found.max_by(|a, b| a.2.total_cmp(&b.2)).map(|(who, each_ns, _)| (who, each_ns))
 }
 
 /// What to do where much of the requests' time was not seen.
