@@ -175,7 +175,9 @@ impl<'a> Scene<'a> {
                 self.reply(first, to, false, way)
             }
             None if self.partner_of_loop(end).is_some() => self.through_partner(end, way),
-            None if awaited || self.has_a_loop_that_runs(end) => Way { hops: Vec::new(), class: Class::Quiet },
+            None if awaited || self.has_a_loop_that_runs(end) || self.is_at_rest(end) => {
+                Way { hops: Vec::new(), class: Class::Quiet }
+            }
             None => Way::end(self.any_hop(end, HopKind::Unseen), Class::Unclear),
         }
     }
@@ -188,6 +190,10 @@ impl<'a> Scene<'a> {
     fn has_a_loop_that_runs(&self, end: &WaitingEnd) -> bool {
         let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
         threads.any(|thread| self.runs_by_chance(thread, doing(self, thread)))
+    }
+
+    fn is_at_rest(&self, end: &WaitingEnd) -> bool {
+        matches!(end.pids.as_slice(), [pid] if self.at_rest.contains(pid))
     }
 
     /// An event loop of the processes that hold an end, and waits for the other end of a UNIX socket on which nobody waits there.

@@ -1,17 +1,19 @@
-//! Processes that serve one request at a time: their only thread is blocked with one after the other and never without work, so that whatever
-//! else they have taken in waits behind these.
-//!
-//! Look-alikes: an event loop with long polls has time, which it spends asleep over its descriptors; so has a server that answers at once
-//! while a subscription of it hears nothing. A thread that rests has no request that is ready.
+//! Processes with one thread, by what it does all the time. One that is blocked with one request after the other and never without work has
+//! everything else that it has taken in wait behind these. One that rests has no request that is ready: what it lets wait, while it answers
+//! others at once, is a long poll or a subscription.
 use std::collections::BTreeSet;
 
 use parshall_evidence::{Capture, OffCpu, OffCpuCell, Service, ThreadRecord};
 
 use crate::stats::ratio;
-use crate::wait::Wait;
+use crate::wait::{Wait, blocked_share};
 
 /// A thread that waits for work for a larger share of its time than this has time.
 const RESTS_MAX: f64 = 0.02;
+/// One that does so for a larger share than this is at rest.
+const RESTS_MIN: f64 = 0.9;
+/// So many requests are worked on at a time by a process that answers at once.
+const AT_ONCE_MAX: f64 = 0.1;
 /// From this share of its time on, what a thread does is to be blocked.
 const BLOCKED_MIN: f64 = 0.5;
 /// So many requests are worked on at a time by each process that serves them one by one, those between two of them left out.
@@ -25,13 +27,22 @@ pub fn one_at_a_time(capture: &Capture, found: &[Service]) -> BTreeSet<u32> {
     serves.filter(|pid| only_thread(capture, *pid).is_some_and(never_rests)).collect()
 }
 
+/// The processes whose only thread rests, and that answer requests at once.
+pub fn at_rest(capture: &Capture, found: &[Service]) -> BTreeSet<u32> {
+    let at_once = found.iter().filter(|service| at_a_time(service).is_some_and(|n| n <= AT_ONCE_MAX));
+    let serves = at_once.flat_map(|service| &service.pids).copied();
+    serves.filter(|pid| only_thread(capture, *pid).is_some_and(|thread| rests_share(thread) >= RESTS_MIN)).collect()
+}
+
 fn serves_in_turn(service: &Service) -> bool {
+    at_a_time(service).is_some_and(|n| (AT_A_TIME.0..=AT_A_TIME.1).contains(&n))
+}
+
+/// How many requests each process of a service works on at a time; None where too few were answered to tell.
+fn at_a_time(service: &Service) -> Option<f64> {
+    let serves = !service.waited && !service.outbound && service.requests >= ANSWERED_MIN;
     let processes = service.pids.len() as f64;
-    let at_a_time = ratio(service.worked_ns as f64, service.observed_ns as f64 * processes);
-    !service.waited
-        && !service.outbound
-        && service.requests >= ANSWERED_MIN
-        && (AT_A_TIME.0..=AT_A_TIME.1).contains(&at_a_time)
+    serves.then(|| ratio(service.worked_ns as f64, service.observed_ns as f64 * processes))
 }
 
 fn only_thread(capture: &Capture, pid: u32) -> Option<&ThreadRecord> {
@@ -42,16 +53,17 @@ fn only_thread(capture: &Capture, pid: u32) -> Option<&ThreadRecord> {
 
 /// It is blocked most of the time, and next to never waits for work.
 fn never_rests(thread: &ThreadRecord) -> bool {
-    // Who has an epoll waits for work there: a poll beside it watches one thing.
+    rests_share(thread) <= RESTS_MAX && blocked_share(thread, |_| true) - rests_share(thread) >= BLOCKED_MIN
+}
+
+/// The share of its time in which a thread waits for work. Who has an epoll waits for it there: a poll beside it watches one thing.
+fn rests_share(thread: &ThreadRecord) -> f64 {
     let has_epoll = thread.syscalls.iter().any(|cell| cell.name.starts_with("epoll_"));
-    let rests = |cell: &OffCpuCell| match Wait::of(&cell.syscall_name, cell.fd, cell.syscall) {
+    let rests = |cell: &&OffCpuCell| match Wait::of(&cell.syscall_name, cell.fd, cell.syscall) {
         Wait::Multiplex => !has_epoll || cell.syscall_name.starts_with("epoll_"),
         wait => wait == Wait::Accept,
     };
-    let blocked = || thread.off_cpu.iter().filter(|cell| cell.why == OffCpu::Blocked);
-    let share = |is: bool| {
-        let ns = blocked().filter(|cell| rests(cell) == is).fold(0u64, |sum, cell| sum.saturating_add(cell.ns));
-        ratio(ns as f64, thread.observed_ns as f64)
-    };
-    share(true) <= RESTS_MAX && share(false) >= BLOCKED_MIN
+    let blocked = thread.off_cpu.iter().filter(|cell| cell.why == OffCpu::Blocked);
+    let ns = blocked.filter(rests).fold(0u64, |sum, cell| sum.saturating_add(cell.ns));
+    ratio(ns as f64, thread.observed_ns as f64)
 }

@@ -7,7 +7,7 @@ use parshall_evidence::{
 };
 
 use super::debt::{Debt, TICK_NS, debt};
-use super::in_turn::one_at_a_time;
+use super::in_turn::{at_rest, one_at_a_time};
 use crate::observe::follow::ends;
 
 /// Relays that pass a request on, at most.
@@ -33,6 +33,8 @@ pub struct Scene<'a> {
     loops_that_run: BTreeSet<u32>,
     /// Processes whose only thread is blocked with one request after the other and never without work.
     pub(super) one_at_a_time: BTreeSet<u32>,
+    /// Processes whose only thread rests and answers requests at once.
+    pub(super) at_rest: BTreeSet<u32>,
 }
 
 impl<'a> Scene<'a> {
@@ -51,6 +53,7 @@ impl<'a> Scene<'a> {
             mostly_asleep: BTreeSet::new(),
             loops_that_run: BTreeSet::new(),
             one_at_a_time: BTreeSet::new(),
+            at_rest: BTreeSet::new(),
         };
         for end in &waiting.ends {
             scene.by_addresses.entry((end.local, end.remote)).or_default().push(end);
@@ -69,6 +72,7 @@ impl<'a> Scene<'a> {
         let asleep = capture.threads.iter().filter(|thread| thread.cpu_ns < capture.window_ns / 2);
         let mut scene = Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self };
         scene.one_at_a_time = one_at_a_time(capture, found);
+        scene.at_rest = at_rest(capture, found);
         let runs = |t: &&&WaitingThread| t.state == 'R' && scene.mostly_asleep.contains(&t.tid);
         let running: BTreeSet<u32> = scene.by_tid.values().filter(runs).map(|thread| thread.pid).collect();
         let loops = capture.threads.iter().filter(|thread| running.contains(&thread.pid) && sleeps_in_epoll(thread));

@@ -206,6 +206,28 @@ fn what_the_only_thread_never_gets_to_waits_behind_others() {
 }
 
 #[test]
+fn what_a_thread_at_rest_lets_wait_while_it_answers_others_owes_nothing() {
+    // It watches them for the end of the connection only.
+    let of = |sleeps: &[(&str, u64)], threads: Vec<WaitingThread>, request_ms: f64| {
+        let mut capture = starved(sleeps, threads);
+        capture.services = vec![ServiceBuilder::new(7000).requests(48, request_ms).cpu(1.0).build()];
+        judge(&capture)
+    };
+    let waits = || WaitingThread { still: Some(false), ..thread(100, 100, "epoll_wait") };
+    let rests = of(&[("epoll_wait", 19)], vec![waits()], 0.2);
+    assert_eq!(rests.verdict.status, Status::Healthy, "{rests:#?}");
+    assert!(rests.blind.iter().any(|note| note.contains("5 requests were not answered")), "{:?}", rests.blind);
+    // It is at work for a part of the time, takes long for the others, or has a thread beside it that may have them.
+    for other in [
+        of(&[("epoll_wait", 15)], vec![waits()], 0.2),
+        of(&[("epoll_wait", 19)], vec![waits()], 4.0),
+        of(&[("epoll_wait", 19)], vec![waits(), thread(100, 101, "futex")], 0.2),
+    ] {
+        assert_ne!(other.verdict.status, Status::Healthy, "{other:#?}");
+    }
+}
+
+#[test]
 fn streams_of_a_loop_that_happens_to_run_may_have_been_answered() {
     let idle = |tid| thread(100, tid, "futex");
     let runs = WaitingThread { state: 'R', still: Some(false), ..thread(100, 103, "") };
