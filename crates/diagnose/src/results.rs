@@ -1,5 +1,5 @@
 //! Where the results of an observation go: the report, and its further forms and the case where they are asked for.
-use parshall_core::{judge::judge, mask::masked};
+use parshall_core::{judge::judged, mask::masked};
 use parshall_evidence::Capture;
 
 use crate::case;
@@ -33,8 +33,8 @@ impl<'a> Results<'a> {
     /// Judges the capture and writes everything. One that cannot be written does not cost the others.
     pub fn write(self, capture: Capture) -> anyhow::Result<()> {
         let capture = if self.config.mask { masked(capture) } else { capture };
-        let judged = judge(&capture);
-        let text = report::render(&judged, &self.config.output)?;
+        let judged = judged(&capture);
+        let text = report::render(&judged.report, &self.config.output)?;
         let mut written = match (self.report, &self.config.to) {
             (Some(file), _) => file.write(text.as_bytes()).map_err(anyhow::Error::from),
             (None, Destination::Stderr) => output::print_to(std::io::stderr(), &text),

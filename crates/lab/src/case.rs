@@ -68,8 +68,7 @@ pub fn run(recipe: &Recipe, request: &RunRequest, kept: Kept, interrupt: &Interr
     let capture = observe_subject(&recipe.subject, &testbed, request)?;
     interrupt.check()?;
     testbed.end(measured);
-    let report = parshall_core::judge::judge(&capture);
-    kept.write(&report, capture)?;
+    let report = kept.write(capture)?;
     steps.heading("2  Diagnose: what the kernel saw")?;
     steps.line(&format!("{}\n", report::text(&report, steps.style, request.detail).trim_end()))?;
 

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parshall_core::report::Detail;
+use parshall_diagnose::report::Beside;
 use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
@@ -42,8 +43,10 @@ pub struct RunRequest {
     pub detail: Detail,
     /// Where captures, or results of comparisons, are saved; several get names and numbers in their file names.
     pub save: Option<PathBuf>,
-    /// Where pages are written; several get names and numbers in their file names.
-    pub html: Option<PathBuf>,
+    /// Further forms of the reports, and where each is written; several get names and numbers in their file names.
+    pub beside: Vec<(Beside, PathBuf)>,
+    /// All of these are of the capture under pseudonyms.
+    pub mask: bool,
     /// The best rung of evidence to use; None for the best that the host offers.
     pub rung: Option<Rung>,
     /// Blocks or passes at most in cases that compare, instead of those of the case.
@@ -52,8 +55,11 @@ pub struct RunRequest {
     pub check: bool,
 }
 
-/// The name of one of several saved files: `dir/file.json` becomes `dir/file-WHICH.json`.
+/// The name of one of several saved files: `dir/file.json` becomes `dir/file-WHICH.json`. A device takes all of them.
 pub fn one_of_several(path: &Path, which: &str) -> PathBuf {
+    if path.starts_with("/dev") {
+        return path.to_owned();
+    }
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
     path.with_file_name(format!("{stem}-{which}{extension}"))

@@ -100,8 +100,7 @@ fn run_one(entry: &Entry, request: &RunRequest, paths: &Paths, interrupt: &Inter
     let loads = testbed.end_all();
     drop(testbed);
     drop(progress);
-    let report = parshall_core::judge::judge(&capture);
-    kept.write(&report, capture)?;
+    let report = kept.write(capture)?;
     let matched = recipe.expect.matches(&report);
     print(entry, &recipe, request, &report, matched, loads)?;
     Ok(matched)

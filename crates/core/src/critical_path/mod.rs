@@ -36,18 +36,13 @@ mod turn;
 mod walk;
 
 pub use connection::Request;
+pub use index::Index;
 pub use reduce::{clipped, reduced};
-pub use service::services;
+pub use service::{requests_by_connection, services};
 
-use parshall_evidence::{Service, Timeline};
+use parshall_evidence::Service;
 
 /// The services of a timeline, and what observed clients waited for outside of requests.
-pub fn all(timeline: &Timeline) -> (Vec<Service>, Vec<clients::ClientWait>) {
-    let index = index::Index::new(timeline);
-    (service::found(&index), clients::found(&index))
-}
-
-/// The requests of the services, one by one and by connection.
-pub fn requests_by_connection(timeline: &Timeline) -> Vec<Request> {
-    service::requests_by_connection(&index::Index::new(timeline))
+pub fn all(index: &Index<'_>) -> (Vec<Service>, Vec<clients::ClientWait>) {
+    (service::found(index), clients::found(index))
 }

@@ -4,14 +4,16 @@
 //! that time was lost and who is to blame for each piece, `evidence_type` which cause may claim what; [`cause`] tests each cause
 //! against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names those that own enough of the lost
 //! time, `confidence` how sure that is and `gain` what its removal would give, `tail` judges the slowest requests apart from the
-//! others, `felt` says whether anybody notices what was lost, and `health` whether nothing is wrong where no cause is named; [`account`] prints the ledgers into the report, `usage` the calls and the CPUs,
-//! [`service`] the services, and [`chain`] the way from a service to what its requests wait for.
+//! others, `felt` says whether anybody notices what was lost, and `health` whether nothing is wrong where no cause is named; [`account`]
+//! prints the ledgers into the report, `usage` the calls and the CPUs, [`service`] the services, and [`chain`]
+//! the way from a service to what its requests wait for. [`counted`] says which events count into the figures of all this.
 pub mod account;
 mod capacity;
 pub mod cause;
 pub mod chain;
 pub mod check;
 mod confidence;
+pub mod counted;
 pub mod denial;
 mod evidence_type;
 pub mod facts;
@@ -34,15 +36,34 @@ mod words;
 
 use parshall_evidence::{Capture, ProbeReport, Report, Service, VERDICT_SCHEMA};
 
+pub use counted::Counted;
 pub use known_names::telling;
 
-use crate::critical_path::{self, clients::ClientWait};
+use crate::critical_path::{self, Index};
 use crate::stats::ratio;
 use crate::units;
 
+/// A report, and what was derived from the capture for it.
+pub struct Judged<'a> {
+    /// The report.
+    pub report: Report,
+    /// The events that count into its figures.
+    pub counted: Counted,
+    /// The capture's timeline, indexed; None where it has none.
+    pub index: Option<Index<'a>>,
+}
+
 /// Judges a capture: pure, deterministic, and total (no capture makes it panic).
 pub fn judge(capture: &Capture) -> Report {
-    let (mut found, clients) = seen(capture);
+    judged(capture).report
+}
+
+/// As [`judge`], for those who need more than the report.
+pub fn judged(capture: &Capture) -> Judged<'_> {
+    let index = capture.timeline.as_ref().map(Index::new);
+    // What was seen, and what its clients waited for outside of requests.
+    let (mut found, clients) =
+        index.as_ref().map_or_else(|| (capture.services.clone(), Vec::new()), critical_path::all);
     let waited = waiting::waited(capture, &found);
     found.extend(waited.services);
     let slowest = facts::requests::tail::services(&found);
@@ -76,17 +97,13 @@ pub fn judge(capture: &Capture) -> Report {
     let note = |what| format!("this report contradicts itself, which is an error of parshall: {what}");
     // Nothing says more of how far a report can be trusted.
     report.blind.splice(0..0, contradictions.into_iter().map(note));
-    report
+    let counted = Counted::new(&facts, &report);
+    Judged { report, counted, index }
 }
 
 /// The services that are found in the timeline; those of a case of `parshall.capture/1` as they were saved.
 pub fn services(capture: &Capture) -> Vec<Service> {
     capture.timeline.as_ref().map_or_else(|| capture.services.clone(), critical_path::services)
-}
-
-/// The services, and what their clients waited for outside of requests.
-fn seen(capture: &Capture) -> (Vec<Service>, Vec<ClientWait>) {
-    capture.timeline.as_ref().map_or_else(|| (capture.services.clone(), Vec::new()), critical_path::all)
 }
 
 /// The report mentions a hypervisor that takes this much of the CPUs' time.

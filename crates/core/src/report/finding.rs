@@ -1,7 +1,7 @@
 //! The causes that hold: the answer, the way to it, what to do, and the numbers.
 use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, Gain, PeerCommand, Report, ShareOf, Status};
 
-use super::page::{Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
+use super::page::{Basis, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
 use super::page::{first_of, more, top_finding};
 use super::{head, stack};
 use crate::units::{count, percent, plural, quantity, time_ms};
@@ -41,6 +41,8 @@ pub(super) fn verdict(report: &Report, detail: Detail) -> Verdict {
         title: Title(title),
         status: answer.status,
         headline: top.map(headline).unwrap_or_default(),
+        share: top.map(share).unwrap_or_default(),
+        basis: if top.is_some() { Basis::Finding(0) } else { Basis::Verdict },
         tags,
         sentences,
     }
@@ -205,9 +207,10 @@ fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
 /// The causes that hold beside the verdict's.
 pub(super) fn others(report: &Report, detail: Detail) -> Option<Others> {
     let top = top_finding(report);
-    let rest = report.findings.get(usize::from(top.is_some())..).unwrap_or_default();
+    let first = usize::from(top.is_some());
+    let rest = report.findings.get(first..).unwrap_or_default().iter().enumerate();
     let full = detail == Detail::Full;
-    let row = |finding: &Finding| {
+    let row = |(at, finding): (usize, &Finding)| {
         let mut sentences = Vec::new();
         let fix = top.is_none() && full;
         if full {
@@ -218,12 +221,13 @@ pub(super) fn others(report: &Report, detail: Detail) -> Option<Others> {
         }
         Other {
             headline: headline(finding) + &factor(finding),
+            basis: Basis::Finding(first + at),
             id: finding.cause.clone(),
             sentences,
             commands: if fix { commands(finding) } else { Vec::new() },
         }
     };
-    let (shown, left) = first_of(rest.iter().collect(), detail);
+    let (shown, left) = first_of(rest.collect(), detail);
     (!shown.is_empty()).then(|| Others {
         title: Title(if top.is_some() { "ALSO" } else { "FOUND" }),
         rows: shown.into_iter().map(row).collect(),

@@ -53,21 +53,23 @@ fn listed(report: &Report, detail: Detail) -> Vec<Listed> {
             n => format!("; {} could not be tested", units::count(n)),
         };
         let summary = Some(format!("{tested}{untested} (--full lists them)"));
-        return vec![Listed { title: Title("RULED OUT"), items: Vec::new(), summary }];
+        return vec![Listed { title: Title("RULED OUT"), items: Vec::new(), causes: Vec::new(), summary }];
     }
     let mut lists = Vec::new();
     if !ruled_out.is_empty() {
         let (seen, unseen): (Vec<_>, Vec<_>) = ruled_out.iter().partition(|entry| entry.seen);
         let names: Vec<String> = unseen.iter().map(|entry| name(&entry.cause)).collect();
+        let (items, causes) = grouped(seen.into_iter().map(|entry| (entry.cause.as_str(), super::why(entry))));
         lists.push(Listed {
             title: Title("RULED OUT"),
-            items: grouped(seen.into_iter().map(|entry| (entry.cause.as_str(), super::why(entry)))),
+            items,
+            causes,
             summary: (!names.is_empty()).then(|| format!("Nothing was seen of {}.", names.join(", "))),
         });
     }
     if !not_tested.is_empty() {
-        let items = grouped(not_tested.iter().map(|entry| (entry.cause.as_str(), entry.why.clone())));
-        lists.push(Listed { title: Title("NOT TESTED"), items, summary: None });
+        let (items, causes) = grouped(not_tested.iter().map(|entry| (entry.cause.as_str(), entry.why.clone())));
+        lists.push(Listed { title: Title("NOT TESTED"), items, causes, summary: None });
     }
     lists
 }
@@ -76,16 +78,20 @@ fn name(cause: &str) -> String {
     cause.replace('-', " ")
 }
 
-/// Causes with their reasons; those with the same reason share one item, at the position of the first.
-fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> Vec<String> {
+/// Causes with their reasons, and their ids; those with the same reason share one item, at the position of the first.
+fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> (Vec<String>, Vec<Vec<String>>) {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for (cause, why) in list {
         match groups.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, causes)) => causes.push(name(cause)),
-            None => groups.push((why, vec![name(cause)])),
+            Some((_, causes)) => causes.push(cause.to_owned()),
+            None => groups.push((why, vec![cause.to_owned()])),
         }
     }
-    groups.into_iter().map(|(why, causes)| format!("{} ({why})", causes.join(", "))).collect()
+    let item = |(why, causes): (String, Vec<String>)| {
+        let names: Vec<String> = causes.iter().map(|cause| name(cause)).collect();
+        (format!("{} ({why})", names.join(", ")), causes)
+    };
+    groups.into_iter().map(item).unzip()
 }
 
 /// Limits of the trust in the verdict: losses come first.

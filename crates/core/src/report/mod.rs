@@ -3,6 +3,7 @@ mod finding;
 mod head;
 mod make;
 mod page;
+mod rule;
 mod stack;
 mod table;
 mod tail;
@@ -10,9 +11,10 @@ mod time;
 mod why;
 
 pub use page::{
-    Bars, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Listed, Other, Others, Page, Services, Stack, Table,
+    Bars, Basis, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Listed, Other, Others, Page, Services, Stack, Table,
     TimeRow, Title, Verdict,
 };
+pub use rule::{Rule, anchor, of_cause, rules};
 pub use stack::{frames, simplified};
 pub use why::why;
 

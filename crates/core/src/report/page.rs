@@ -71,6 +71,10 @@ pub struct Verdict {
     pub status: Status,
     /// The title of the cause and how much time it takes; empty without one.
     pub headline: String,
+    /// The end of the headline: how much time.
+    pub share: String,
+    /// The cause, or the answer without one.
+    pub basis: Basis,
     /// Cause id and confidence.
     pub tags: Vec<String>,
     /// Sentences, a paragraph each.
@@ -148,6 +152,37 @@ pub struct Bars {
     pub rows: Vec<TimeRow>,
 }
 
+/// The part of a report that a figure is of: its rule and its events are found by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Basis {
+    /// A sum of others, or what no rule and no event stands for.
+    #[default]
+    None,
+    /// The answer.
+    Verdict,
+    /// A cause that holds: its place in the report's findings.
+    Finding(usize),
+    /// A row of the account of the service's requests, by its id: one of the constants below, or the id of what they were worked on.
+    Requests(String),
+    /// A row of the account of the flows, by the id of its state.
+    Flows(String),
+    /// A row of the account of the threads, by the id of its state.
+    Threads(String),
+}
+
+impl Basis {
+    /// See [`parshall_evidence::RequestTime::accept_queue`].
+    pub const ACCEPT_QUEUE: &str = "accept-queue";
+    /// See [`parshall_evidence::RequestTime::unread`].
+    pub const UNREAD: &str = "unread";
+    /// See [`parshall_evidence::RequestTime::incomplete`].
+    pub const INCOMPLETE: &str = "incomplete";
+    /// See [`parshall_evidence::RequestTime::working`].
+    pub const WORKING: &str = "working";
+    /// See [`parshall_evidence::RequestTime::reply_unsent`].
+    pub const REPLY_UNSENT: &str = "reply-unsent";
+}
+
 /// A part of the time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimeRow {
@@ -157,6 +192,8 @@ pub struct TimeRow {
     pub share: f64,
     /// The share in words.
     pub figure: String,
+    /// What it is the time of.
+    pub basis: Basis,
 }
 
 /// A number that the cause rests on.
@@ -199,6 +236,8 @@ pub struct Others {
 pub struct Other {
     /// Its title and how much time it takes.
     pub headline: String,
+    /// Its place in the report.
+    pub basis: Basis,
     /// Cause id.
     pub id: String,
     /// The chain of waits, and the remedy.
@@ -214,6 +253,8 @@ pub struct Listed {
     pub title: Title,
     /// Causes with their reason, an item each.
     pub items: Vec<String>,
+    /// The ids of the causes of each item.
+    pub causes: Vec<Vec<String>>,
     /// The sentence below the list, or instead of it.
     pub summary: Option<String>,
 }

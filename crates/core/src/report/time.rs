@@ -2,7 +2,7 @@
 use parshall_evidence::{Account, Finding, Report, Rung, Status, TimeShare};
 
 use super::head;
-use super::page::{Bars, Detail, TimeRow, Title, top_finding};
+use super::page::{Bars, Basis, Detail, TimeRow, Title, top_finding};
 use crate::units::{decimal, percent_fixed, plural, time_ms};
 
 /// Rows of the account of a short page, the one that sums up the rest included.
@@ -11,8 +11,9 @@ const SHORT_ROWS: usize = 5;
 /// The accounts: a short page has the one that tells most, with its largest rows; a full one has all.
 pub(super) fn bars(report: &Report, detail: Detail) -> Vec<Bars> {
     let requests = requests(report);
-    let flows = account(report, &report.time.flows, "flow", report.rung == Rung::Btf);
-    let threads = account(report, &report.time.threads, "thread", true).filter(|_| threads_matter(report));
+    let flows = account(report, &report.time.flows, ("flow", Basis::Flows), report.rung == Rung::Btf);
+    let threads =
+        account(report, &report.time.threads, ("thread", Basis::Threads), true).filter(|_| threads_matter(report));
     // Where the chain shows where the time went, flows and threads would only repeat it.
     let by_chain = top_finding(report).is_some_and(|top| !top.chain.is_empty()) && requests.is_some();
     let at_thread = report.verdict.status == Status::Cause && threads.is_some();
@@ -31,32 +32,38 @@ pub(super) fn bars(report: &Report, detail: Detail) -> Vec<Bars> {
     bars
 }
 
-fn row(label: impl Into<String>, share: f64) -> TimeRow {
-    TimeRow { label: label.into(), share, figure: percent_fixed(share) }
+fn row(label: impl Into<String>, share: f64, basis: Basis) -> TimeRow {
+    TimeRow { label: label.into(), share, figure: percent_fixed(share), basis }
 }
 
 /// Where the time of the service's requests went, in the order in which they pass.
 fn requests(report: &Report) -> Option<Bars> {
     let service = report.service.as_ref()?;
     let time = &service.time;
+    let of = |label: &str, share: f64, state: &str| row(label, share, Basis::Requests(state.to_owned()));
     let mut rows = vec![
-        row("in the accept queue", time.accept_queue),
-        row("unread in the socket", time.unread),
-        row("rest of it not sent by the client yet", time.incomplete),
+        of("in the accept queue", time.accept_queue, Basis::ACCEPT_QUEUE),
+        of("unread in the socket", time.unread, Basis::UNREAD),
+        of("rest of it not sent by the client yet", time.incomplete, Basis::INCOMPLETE),
     ];
     if time.work.is_empty() {
-        rows.push(row("worked on", time.working));
+        rows.push(of("worked on", time.working, Basis::WORKING));
     }
-    rows.extend(time.work.iter().map(|w| row(format!("worked on: {}", w.label), w.share)));
-    rows.push(row("reply not sent yet", time.reply_unsent));
+    rows.extend(time.work.iter().map(|w| of(&format!("worked on: {}", w.label), w.share, &w.state)));
+    rows.push(of("reply not sent yet", time.reply_unsent, Basis::REPLY_UNSENT));
     rows.retain(|row| row.share > 0.0);
     let of = format!("of the requests, {} outstanding on average", decimal(service.outstanding));
     (!rows.is_empty()).then_some(Bars { title: None, of, rows })
 }
 
 /// The account of the flows or threads. `sliced`: what slices did not see is not in it.
-fn account(report: &Report, account: &Account, one: &str, sliced: bool) -> Option<Bars> {
-    let row_of = |state: &TimeShare| row(state.label.clone(), state.share);
+fn account(
+    report: &Report,
+    account: &Account,
+    (one, basis): (&str, fn(String) -> Basis),
+    sliced: bool,
+) -> Option<Bars> {
+    let row_of = |state: &TimeShare| row(state.label.clone(), state.share, basis(state.state.clone()));
     let rows: Vec<TimeRow> = account.states.iter().map(row_of).filter(|row| row.share > 0.0).collect();
     let slices = if sliced && head::is_sliced(report) { "; shares ≈, from slices" } else { "" };
     let whose = plural(account.n, one, &format!("{one}s"));
@@ -86,5 +93,5 @@ fn shorten(rows: &mut Vec<TimeRow>) {
     for &at in rest.iter().rev() {
         rows.remove(at);
     }
-    rows.push(row(label, sum));
+    rows.push(row(label, sum, Basis::None));
 }

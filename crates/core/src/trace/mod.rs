@@ -4,6 +4,7 @@
 //! ([`State::Many`]), and lanes beyond [`LANES_MAX`] are counted.
 mod lane;
 mod limit;
+mod marks;
 mod requests;
 mod sockets;
 mod state;
@@ -13,7 +14,10 @@ mod threads;
 
 use parshall_evidence::Capture;
 
+use crate::critical_path::Index;
+
 pub use lane::{Lane, Of, Span, Trace};
+pub use marks::{Mark, Marker};
 pub use state::{Kind, State, Tone};
 
 use lane::{Draft, Texts};
@@ -25,18 +29,19 @@ pub const SPANS_MAX: usize = 40_000;
 
 impl Trace {
     /// The trace of a capture. One without single events, of a rung that does not see them, has the stalls of sockets and threads.
-    pub fn new(capture: &Capture) -> Trace {
-        Trace::limited(capture, LANES_MAX, SPANS_MAX)
+    /// `index` is that of its timeline.
+    pub fn new(capture: &Capture, index: Option<&Index<'_>>) -> Trace {
+        Trace::limited(capture, index, LANES_MAX, SPANS_MAX)
     }
 
     /// The same with every lane and span, for formats that need not be small.
-    pub fn whole(capture: &Capture) -> Trace {
-        Trace::limited(capture, usize::MAX, usize::MAX)
+    pub fn whole(capture: &Capture, index: Option<&Index<'_>>) -> Trace {
+        Trace::limited(capture, index, usize::MAX, usize::MAX)
     }
 
-    fn limited(capture: &Capture, lanes_max: usize, spans_max: usize) -> Trace {
+    fn limited(capture: &Capture, index: Option<&Index<'_>>, lanes_max: usize, spans_max: usize) -> Trace {
         let mut texts = Texts::new();
-        let mut lanes = requests::lanes(capture, &mut texts);
+        let mut lanes = index.map_or_else(Vec::new, |index| requests::lanes(index, &mut texts));
         lanes.extend(threads::lanes(capture, &mut texts));
         lanes.extend(sockets::lanes(capture, &mut texts));
         let left_out = limit::lanes(&mut lanes, lanes_max);

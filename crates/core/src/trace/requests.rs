@@ -1,16 +1,14 @@
 //! Lanes of requests: one for each connection that had any.
-use parshall_evidence::Capture;
-
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
-use crate::critical_path::{self, Request};
+use crate::critical_path::{self, Index, Request};
 use crate::units::duration;
 
 /// In order of the services, and within one of the time that its connections waited.
-pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
-    let Some(timeline) = capture.timeline.as_ref() else { return Vec::new() };
+pub fn lanes(index: &Index<'_>, texts: &mut Texts) -> Vec<Draft> {
+    let timeline = index.timeline;
     let mut lanes: Vec<Draft> = Vec::new();
-    for request in critical_path::requests_by_connection(timeline) {
+    for request in critical_path::requests_by_connection(index) {
         if lanes.last().is_none_or(|lane| lane.of != Of::Connection(request.socket)) {
             let socket = timeline.sockets.get(&request.socket);
             let name = socket.map_or_else(|| format!("socket {}", request.socket), |s| s.remote.to_string());

@@ -1,14 +1,21 @@
 //! Traces of captures made by hand.
+use std::collections::BTreeSet;
+
 use parshall_evidence::timeline::{OffCpu, Waker, Why};
 use parshall_evidence::{Capture, FlowState, Release, Role, Timeline};
 use proptest::prelude::*;
 
 use super::*;
+use crate::judge::counted::{Events, Held, Phase, RequestTimes, ThreadWait};
 use crate::testkit::timeline::{Script, off, served_socket};
 use crate::testkit::{FlowBuilder, MS, arb, capture, empty_capture};
 
 fn of(timeline: Timeline) -> Capture {
     Capture { timeline: Some(timeline), window_ns: MS, ..empty_capture() }
+}
+
+fn trace(capture: &Capture) -> Trace {
+    Trace::new(capture, capture.timeline.as_ref().map(Index::new).as_ref())
 }
 
 /// Thread 101 reads a request of socket 1 and sleeps for a lock, which thread 102 releases; it then waits for its CPU.
@@ -30,7 +37,7 @@ fn one_request() -> Capture {
 
 #[test]
 fn a_request_its_thread_and_who_ended_the_wait() {
-    let trace = Trace::new(&one_request());
+    let trace = trace(&one_request());
     let lanes: Vec<(Kind, &str, &str)> =
         trace.lanes.iter().map(|l| (l.kind, l.group.as_str(), l.name.as_str())).collect();
     assert_eq!(
@@ -69,7 +76,7 @@ fn a_request_its_thread_and_who_ended_the_wait() {
 fn what_kept_a_thread_from_running_is_told_apart() {
     let with = |why| {
         let timeline = Script::new().off(OffCpu { why, ..off(101, 100, 100, 900) }).timeline;
-        let trace = Trace::new(&of(timeline));
+        let trace = trace(&of(timeline));
         trace.lanes[0].spans.iter().map(|span| span.state).collect::<Vec<_>>()
     };
     assert_eq!(with(Why::Preempted), [State::Ready]);
@@ -83,7 +90,7 @@ fn what_kept_a_thread_from_running_is_told_apart() {
 fn stalls_of_sockets_are_lanes_without_a_timeline_too() {
     let slow = FlowBuilder::new(1, Role::Client).stall(10 * MS, 40 * MS, FlowState::Nagle, Release::RxAckDelayed);
     let fast = FlowBuilder::new(2, Role::Client).stall(10 * MS, 2 * MS, FlowState::InFlight, Release::RxAck);
-    let trace = Trace::new(&capture(vec![fast.fill(), slow.fill()], Vec::new()));
+    let trace = trace(&capture(vec![fast.fill(), slow.fill()], Vec::new()));
     let sockets: Vec<&Lane> = trace.lanes.iter().filter(|lane| lane.kind == Kind::Socket).collect();
     let first = &sockets[0].spans;
     assert!(first.iter().any(|span| span.state == State::Flow(FlowState::Nagle) && span.ns() == 40 * MS), "{first:?}");
@@ -98,7 +105,7 @@ fn short_waits_become_one_where_there_are_too_many() {
     let busy = (0..100_000).map(|i| off(101, i * 4_000, i * 4_000 + 2_000, i * 4_000 + 2_000)).collect();
     script.timeline.off_cpu.insert(101, busy);
     let capture = Capture { window_ns: 1_000 * MS, ..of(script.off(off(102, 100 * MS, 200 * MS, 200 * MS)).timeline) };
-    let trace = Trace::new(&capture);
+    let trace = trace(&capture);
     assert!(trace.lanes.iter().map(|lane| lane.spans.len()).sum::<usize>() <= SPANS_MAX);
     assert!(trace.whole_from_ns > 2_000);
     let long = trace.lanes.iter().flat_map(|lane| &lane.spans).find(|span| span.ns() == 100 * MS);
@@ -113,18 +120,48 @@ fn lanes_beyond_the_limit_are_counted_and_every_kind_keeps_its_longest() {
     let flow = |id| FlowBuilder::new(id, Role::Client).stall(0, id * 1_000, FlowState::Cwnd, Release::RxAck).fill();
     let mut capture = capture((1..=1_500).map(flow).collect(), Vec::new());
     capture.timeline = one_request().timeline;
-    let trace = Trace::new(&capture);
+    let trace = trace(&capture);
     assert_eq!((trace.lanes.len(), trace.left_out), (LANES_MAX, 1_503 - LANES_MAX as u64));
     assert_eq!(trace.lanes.iter().filter(|lane| lane.kind != Kind::Socket).count(), 3);
     let shortest = trace.lanes.iter().flat_map(|lane| &lane.spans).filter(|s| s.state == State::Flow(FlowState::Cwnd));
     assert_eq!(shortest.map(Span::ns).min(), Some((1_500 - (LANES_MAX as u64 - 3) + 1) * 1_000));
 }
 
+#[test]
+fn marks_are_the_spans_that_count_and_only_while_requests_are_outstanding() {
+    let mut capture = one_request();
+    // It sleeps in the same call once more, when nobody waits for it.
+    let timeline = capture.timeline.as_mut().unwrap();
+    timeline.off_cpu.get_mut(&101).unwrap().push(off(101, 850_000, 900_000, 900_000));
+    let index = capture.timeline.as_ref().map(Index::new);
+    let trace = Trace::new(&capture, index.as_ref());
+    let marker = Marker::new(&capture, index.as_ref(), &trace);
+    let times = |phase| RequestTimes {
+        address: "127.0.0.1:7000".parse().unwrap(),
+        outbound: false,
+        least_ns: 0,
+        phases: BTreeSet::from([phase]),
+    };
+    let futex = ThreadWait { pid: Some(100), held: None, syscall: "futex".to_owned() };
+    let ready = ThreadWait { pid: Some(100), held: Some(Held::RunQueue), syscall: String::new() };
+    let marks = |requests: Vec<RequestTimes>, waits: &[&ThreadWait]| {
+        let waits = waits.iter().map(|wait| (*wait).clone()).collect();
+        let found = marker.marks(&Events { requests, waits, stalls: BTreeSet::new() });
+        found.into_iter().map(|mark| (mark.lane, mark.spans)).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(vec![times(Phase::Worked)], &[&futex]), [(0, vec![1]), (1, vec![0])]);
+    assert_eq!(marks(vec![times(Phase::Unread)], &[&ready]), [(0, vec![0]), (1, vec![1])]);
+    assert_eq!(marks(Vec::new(), &[&futex]), [(1, vec![0, 2])]);
+    let elsewhere = RequestTimes { address: "127.0.0.1:7001".parse().unwrap(), ..times(Phase::Worked) };
+    assert_eq!(marks(vec![elsewhere], &[&futex]), []);
+    assert_eq!(marks(vec![RequestTimes { least_ns: MS, ..times(Phase::Worked) }], &[&futex]), []);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn a_trace_of_any_capture_refers_to_what_it_has(capture in arb::capture()) {
-        let trace = Trace::new(&capture);
+        let trace = trace(&capture);
         prop_assert!(trace.lanes.len() <= LANES_MAX);
         for span in trace.lanes.iter().flat_map(|lane| &lane.spans) {
             prop_assert!(span.begin_ns <= span.end_ns);

@@ -124,7 +124,7 @@ pub struct ReportArgs {
 pub struct BesideArgs {
     /// Also write the report as one web page to FILE, with a timeline of what was seen; nothing in it is fetched from elsewhere
     #[arg(long, value_name = "FILE")]
-    pub(super) html: Option<PathBuf>,
+    pub html: Option<PathBuf>,
     /// Also write a trace for https://ui.perfetto.dev to FILE: threads and who woke them, requests and sockets
     #[arg(long, value_name = "FILE")]
     pub(super) perfetto: Option<PathBuf>,

@@ -4,5 +4,6 @@ mod args;
 mod validate;
 mod value;
 
-pub use args::{AttachArgs, DoctorArgs, RunArgs, ShowArgs, TryArgs};
+pub use args::{AttachArgs, BesideArgs, DoctorArgs, RunArgs, ShowArgs, TryArgs};
+pub use validate::different_files;
 pub use value::window;

@@ -186,15 +186,7 @@ impl ReportArgs {
         let mut files: Vec<(&str, &Path)> = beside.iter().map(|(what, path)| (what.option(), path.as_path())).collect();
         files.extend(save.iter().map(|path| ("--save", path.as_path())));
         files.extend(self.output.iter().map(|path| ("-o", path.as_path())));
-        // What is written in place may take several, one after the other.
-        files.retain(|(_, path)| !path.starts_with("/dev"));
-        files.sort_by_key(|(_, path)| *path);
-        if let Some([first, second]) = files.windows(2).find(|pair| pair[0].1 == pair[1].1) {
-            return Err(UserError::new(
-                format!("{} and {} name the same file", first.0, second.0),
-                "give the report, each of its other forms and the case a file of their own",
-            ));
-        }
+        different_files(files)?;
         let to = match self.output {
             None => usual,
             Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => Destination::Stdout,
@@ -210,8 +202,23 @@ impl ReportArgs {
     }
 }
 
+/// Fails for two options that name the same file.
+pub fn different_files(mut files: Vec<(&str, &Path)>) -> Result<(), UserError> {
+    // What is written in place may take several, one after the other.
+    files.retain(|(_, path)| !path.starts_with("/dev"));
+    files.sort_by_key(|(_, path)| *path);
+    match files.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        Some([first, second]) => Err(UserError::new(
+            format!("{} and {} name the same file", first.0, second.0),
+            "give the report, each of its other forms and the case a file of their own",
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl BesideArgs {
-    fn files(self) -> Vec<(Beside, PathBuf)> {
+    /// The forms that are asked for, with their files.
+    pub fn files(self) -> Vec<(Beside, PathBuf)> {
         // The list is text, and a terminal is where it is read.
         let stdout = |path: PathBuf| if path == Path::new("-") { PathBuf::from("/dev/stdout") } else { path };
         let all = [

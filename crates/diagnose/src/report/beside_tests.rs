@@ -13,14 +13,14 @@ use super::perfetto::tests::read;
 use super::*;
 use crate::testkit::captures::exchange;
 use crate::testkit::golden::golden;
-use crate::testkit::reports;
+use crate::testkit::reports::{self, formed};
 
 #[test]
 fn the_small_case() {
     let capture = exchange();
     golden("small-case.folded", &folded(&capture));
     golden("small-case.svg", &flamegraph(&capture));
-    golden("small-case.summary.txt", &summary(&reports::all()[0].1, &capture));
+    golden("small-case.summary.txt", &formed(summary, &reports::all()[0].1, &capture));
 }
 
 /// The small case with this in place of every name.
@@ -52,8 +52,8 @@ fn names_of_a_host_stay_names() {
         let elements =
             |svg: &str| svg.matches('<').count() - svg.matches("<text").count() - svg.matches("</text").count();
         assert_eq!(elements(&picture), elements(&flamegraph(&hostile("name"))), "{name:?}");
-        let list = summary(&reports::all()[0].1, &capture);
-        assert_eq!(list.lines().count(), summary(&reports::all()[0].1, &hostile("name")).lines().count());
+        let list = formed(summary, &reports::all()[0].1, &capture);
+        assert_eq!(list.lines().count(), formed(summary, &reports::all()[0].1, &hostile("name")).lines().count());
         assert!(list.lines().flat_map(str::chars).all(is_printable));
     }
 }
@@ -81,15 +81,16 @@ fn an_empty_case_is_a_file_of_every_form() {
     let picture = flamegraph(&capture);
     assert_eq!(picture.matches("nothing was seen").count(), 2, "{picture}");
     assert!(picture.ends_with("</svg>\n"));
-    assert!(summary(&report, &capture).contains("No events were seen"));
-    assert!(!perfetto(&report, &capture).is_empty());
+    assert!(formed(summary, &report, &capture).contains("No events were seen"));
+    assert!(!formed(perfetto, &report, &capture).is_empty());
 }
 
 #[test]
 fn a_full_disk_is_one_line_for_every_form() {
     for what in [Beside::Html, Beside::Perfetto, Beside::Flamegraph, Beside::Summary, Beside::Folded] {
         let file = PrivateFile::create(Path::new("/dev/full"), what.option()).expect("a device");
-        let content = what.content(&reports::all()[0].1, &exchange()).expect("a form");
+        let content =
+            formed(|report, capture| what.content(report, capture), &reports::all()[0].1, &exchange()).expect("a form");
         let error = file.write(&content).expect_err("it is full");
         assert!(error.what.contains("/dev/full cannot be written: No space left"), "{error}");
         assert!(error.hint.contains(what.option()) && !error.what.contains('\n'), "{error}");
@@ -113,7 +114,15 @@ fn figures(page: &Page) -> Vec<String> {
 
 /// Without what formats put into a text for their own sake.
 fn plain(text: &str) -> String {
-    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+    let mut parts = text.split("<a ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(first, |all, part| all + part.split_once('>').map_or("", |(_, rest)| rest));
+    let text = text
+        .replace("</a>", "")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&quot;", "\"")
+        .replace("&amp;", "&");
     text.replace('\\', "").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -131,11 +140,11 @@ fn all_forms_of_a_case_state_the_same_figures() {
         let again: Report = serde_json::from_str(&json(&report).unwrap()).unwrap();
         assert_eq!(Page::new(&again, Detail::Full), page, "{case}");
         let wide = TextStyle { width: 100_000, ..TextStyle::default() };
-        let notes = read(&perfetto(&report, &capture)).notes.into_iter().map(|(_, value)| value);
+        let notes = read(&formed(perfetto, &report, &capture)).notes.into_iter().map(|(_, value)| value);
         let trace = notes.collect::<Vec<_>>().join("\n") + "\n" + &page.verdict.headline;
         let all = [
             ("text", text(&report, wide, Detail::Full)),
-            ("html", html(&report, &capture).unwrap()),
+            ("html", formed(html, &report, &capture).unwrap()),
             ("markdown", markdown(&report, Detail::Full)),
             ("perfetto", trace),
         ];
@@ -147,7 +156,7 @@ fn all_forms_of_a_case_state_the_same_figures() {
                 assert!(text.contains(&plain(figure)), "{case}: {form} has no {figure:?}");
             }
         }
-        let list = summary(&report, &capture);
+        let list = formed(summary, &report, &capture);
         assert!(list.contains(page.verdict.headline.as_str()), "{case}: {list}");
     }
 }
@@ -165,7 +174,10 @@ fn masked_forms_have_nothing_of_the_host() {
     let report = judge(&hidden);
     assert_eq!(report.verdict.cause, open.verdict.cause);
     for what in [Beside::Html, Beside::Perfetto, Beside::Flamegraph, Beside::Summary, Beside::Folded] {
-        let content = |report, capture| String::from_utf8_lossy(&what.content(report, capture).unwrap()).into_owned();
+        let content = |report, capture| {
+            let form = formed(|report, capture| what.content(report, capture), report, capture);
+            String::from_utf8_lossy(&form.unwrap()).into_owned()
+        };
         let has = |text: &str| text.contains("smithd") || text.contains("10.7.7.7");
         // A page has its timeline packed.
         assert!(has(&content(&open, &capture)) || what == Beside::Html, "{what:?}");

@@ -9,6 +9,7 @@ mod summary;
 mod text;
 
 use clap::ValueEnum;
+use parshall_core::judge::Judged;
 use parshall_core::report::Detail;
 use parshall_evidence::{Capture, Report};
 use parshall_host::output::TextStyle;
@@ -81,13 +82,13 @@ impl Beside {
     }
 
     /// The content of its file.
-    pub fn content(self, report: &Report, capture: &Capture) -> anyhow::Result<Vec<u8>> {
+    pub fn content(self, judged: &Judged<'_>, capture: &Capture) -> anyhow::Result<Vec<u8>> {
         Ok(match self {
-            Beside::Html => html(report, capture)?.into_bytes(),
-            Beside::Perfetto => perfetto(report, capture),
+            Beside::Html => html(judged, capture)?.into_bytes(),
+            Beside::Perfetto => perfetto(judged, capture),
             Beside::Folded => folded(capture).into_bytes(),
             Beside::Flamegraph => flamegraph(capture).into_bytes(),
-            Beside::Summary => summary(report, capture).into_bytes(),
+            Beside::Summary => summary(judged, capture).into_bytes(),
         })
     }
 }

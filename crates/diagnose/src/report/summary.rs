@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use parshall_core::judge::Judged;
 use parshall_core::report::{Detail, Page};
 use parshall_core::trace::{Kind, Of, Trace};
 use parshall_core::units::{bytes, count, plural};
+use parshall_evidence::Capture;
 use parshall_evidence::timeline::Op;
-use parshall_evidence::{Capture, Report};
 use parshall_host::output::{clean, columns};
 
 /// Waits of each kind that are marked at most.
@@ -33,13 +34,13 @@ struct Event {
 }
 
 /// The list.
-pub fn summary(report: &Report, capture: &Capture) -> String {
-    let page = Page::new(report, Detail::Short);
+pub fn summary(judged: &Judged<'_>, capture: &Capture) -> String {
+    let page = Page::new(&judged.report, Detail::Short);
     let mut out = String::new();
     line(&mut out, &page.head.join(" · "));
     line(&mut out, [page.verdict.title.0, page.verdict.headline.as_str()].join(" ").trim_end());
     out.push('\n');
-    let mut events = spans(&Trace::whole(capture));
+    let mut events = spans(&Trace::whole(capture, judged.index.as_ref()));
     events.extend(calls(capture));
     if events.is_empty() {
         line(&mut out, "No events were seen: this rung sees none, or nothing happened in the observed time.");
@@ -175,7 +176,7 @@ mod tests {
     use parshall_core::testkit::timeline::{Script, off, served_socket};
 
     use super::*;
-    use crate::testkit::reports;
+    use crate::testkit::reports::{self, formed};
 
     #[test]
     fn many_events_are_cut_to_those_around_the_longest_waits() {
@@ -185,7 +186,7 @@ mod tests {
         }
         let script = script.off(off(102, 300_000, 700_000, 700_000));
         let capture = Capture { timeline: Some(script.timeline), window_ns: 1_000_000, ..empty_capture() };
-        let text = summary(&reports::all()[0].1, &capture);
+        let text = formed(summary, &reports::all()[0].1, &capture);
         assert!(text.lines().count() < EVENTS_MAX, "{text}");
         let longest =
             text.lines().find(|line| line.starts_with('>') && line.contains(" 0.400  ")).expect("it is marked");
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_case_without_events_says_so() {
-        let text = summary(&reports::empty(), &empty_capture());
+        let text = formed(summary, &reports::empty(), &empty_capture());
         assert!(text.ends_with("nothing happened in the observed time.\n"), "{text}");
     }
 }

@@ -1,5 +1,13 @@
 //! Reports made by hand: one of each kind, as fixtures of the formats. The figures are shapes, not measurements.
+use parshall_core::critical_path::Index;
+use parshall_core::judge::{Counted, Judged};
 use parshall_evidence::*;
+
+/// A form of a report, beside a capture whose it need not be.
+pub fn formed<T>(form: impl Fn(&Judged<'_>, &Capture) -> T, report: &Report, capture: &Capture) -> T {
+    let index = capture.timeline.as_ref().map(Index::new);
+    form(&Judged { report: report.clone(), counted: Counted::default(), index }, capture)
+}
 
 /// All of them by name.
 pub fn all() -> Vec<(&'static str, Report)> {

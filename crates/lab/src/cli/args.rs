@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use parshall_diagnose::cli::BesideArgs;
 use parshall_evidence::Rung;
 
 use crate::load::LoadArgs;
@@ -119,9 +120,12 @@ pub struct RunArgs {
     /// Save what was collected, as JSON; cases that compare save the results of each comparison in FILE-N
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Also write the report as a page for a browser, with a timeline, as `parshall attach --html` does
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    // Several runs get names and numbers in their file names. Cases that compare have a page only.
+    #[command(flatten)]
+    pub beside: BesideArgs,
+    /// Replace addresses, paths and names of hosts, processes and control groups by pseudonyms, in all that is written
+    #[arg(long)]
+    pub mask: bool,
     /// The best rung of evidence to use (default: the best the host offers)
     #[arg(long, value_parser = rung())]
     pub rung: Option<Rung>,
@@ -129,7 +133,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=256))]
     pub blocks: Option<u32>,
     /// Start everything once for a moment, and measure and observe nothing
-    #[arg(long, conflicts_with_all = ["save", "html", "blocks", "runs"])]
+    #[arg(long, conflicts_with_all = ["save", "html", "perfetto", "folded", "flamegraph", "summary", "mask", "blocks", "runs"])]
     pub check: bool,
 }
 

@@ -1,9 +1,12 @@
 //! Arguments checked and made requests of.
+use std::path::Path;
+
 use parshall_core::report::Detail;
 use parshall_core::units;
+use parshall_diagnose::cli::different_files;
 use parshall_host::error::UserError;
 
-use super::args::{AbArgs, Command, ExperimentArgs, LabArgs, WireArgs};
+use super::args::{AbArgs, Command, ExperimentArgs, LabArgs, RunArgs, WireArgs};
 use crate::recipe::{Wire, WireKind};
 use crate::request::{
     CompareRequest, ExperimentRequest, LabRequest, ListRequest, RunRequest, Source, TestbedRequest, WireRequest,
@@ -14,18 +17,7 @@ impl LabArgs {
     pub fn validate(self) -> Result<LabRequest, UserError> {
         Ok(match self.command {
             Command::List(args) => LabRequest::List(ListRequest { format: args.format }),
-            Command::Run(args) => LabRequest::Run(RunRequest {
-                names: args.names,
-                window: args.window,
-                runs: args.runs,
-                format: args.format,
-                save: args.save,
-                html: args.html,
-                rung: args.rung,
-                blocks: args.blocks,
-                detail: if args.full { Detail::Full } else { Detail::Short },
-                check: args.check,
-            }),
+            Command::Run(args) => LabRequest::Run(args.validate()?),
             Command::Ab(args) => LabRequest::Ab(args.validate()?),
             Command::Sweep(mut args) => {
                 let source =
@@ -43,6 +35,28 @@ impl LabArgs {
                 time: args.time,
             }),
             Command::Wire(args) => LabRequest::Wire(args.validate()?),
+        })
+    }
+}
+
+impl RunArgs {
+    fn validate(self) -> Result<RunRequest, UserError> {
+        let beside = self.beside.files();
+        let mut files: Vec<(&str, &Path)> = beside.iter().map(|(what, path)| (what.option(), path.as_path())).collect();
+        files.extend(self.save.iter().map(|path| ("--save", path.as_path())));
+        different_files(files)?;
+        Ok(RunRequest {
+            names: self.names,
+            window: self.window,
+            runs: self.runs,
+            format: self.format,
+            save: self.save,
+            beside,
+            mask: self.mask,
+            rung: self.rung,
+            blocks: self.blocks,
+            detail: if self.full { Detail::Full } else { Detail::Short },
+            check: self.check,
         })
     }
 }

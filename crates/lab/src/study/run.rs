@@ -28,6 +28,7 @@ struct StudyResult<'a> {
 /// Runs a study. Returns whether no answer was other than expected. The trials of each comparison are kept, and
 /// drawn on a page, where that is asked for.
 pub fn run(study: &Study, request: &RunRequest, paths: &Paths, interrupt: &Interrupt) -> anyhow::Result<bool> {
+    let page = paths.page(&study.id)?;
     let style = output::style(None);
     let is_text = request.format == Format::Text;
     if is_text {
@@ -41,7 +42,7 @@ pub fn run(study: &Study, request: &RunRequest, paths: &Paths, interrupt: &Inter
             Some(path) => one_of_several(path, &n.to_string()),
             None => scratch.path().join(format!("{n}.jsonl")),
         };
-        let page = paths.html.as_deref().map(|path| one_of_several(path, &n.to_string()));
+        let page = page.map(|path| one_of_several(path, &n.to_string()));
         let page = page.as_deref().map(|path| PrivateFile::create(path, "--html")).transpose()?;
         let report = experiment::measure(&comparison.experiment, &path, request.blocks, interrupt)?;
         page.map_or(Ok(()), |file| file.write(experiment::page(&report).as_bytes()))?;

@@ -7,10 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use parshall_core::report::simplified;
-use parshall_core::trace::{Lane, State, Trace};
+use parshall_core::trace::{Lane, Mark, State, Trace};
 use parshall_evidence::Capture;
 use parshall_host::output::clean;
 use serde::Serialize;
+
+use super::figures::Figures;
 
 /// Times are in units of this many nanoseconds.
 const UNIT_NS: u64 = 100;
@@ -35,6 +37,10 @@ struct Data {
     lanes: Vec<LaneData>,
     /// CPU samples of the whole window: name of the thread, stack, count.
     samples: Vec<(String, u32, u64)>,
+    /// Anchor of the events, title and anchor of the rule of each figure, and its events: index into `marks`.
+    figures: Vec<(String, String, String, u32)>,
+    /// Events: for each lane its number, its first span and the distance from each span to the next.
+    marks: Vec<Vec<Vec<u32>>>,
 }
 
 /// A column for each field of the spans.
@@ -57,19 +63,29 @@ struct LaneData {
 }
 
 /// The text of the script element. Base64 has no `<`.
-pub fn packed(trace: &Trace, capture: &Capture) -> anyhow::Result<String> {
+pub fn packed(trace: &Trace, figures: &Figures<'_>, capture: &Capture) -> anyhow::Result<String> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-    serde_json::to_writer(&mut encoder, &data(trace, capture))?;
+    serde_json::to_writer(&mut encoder, &data(trace, figures, capture))?;
     encoder.flush()?;
     Ok(STANDARD.encode(encoder.finish()?))
 }
 
-fn data(trace: &Trace, capture: &Capture) -> Data {
+fn data(trace: &Trace, figures: &Figures<'_>, capture: &Capture) -> Data {
     let states = State::all();
     let numbers: HashMap<State, u32> = states.iter().copied().zip(0..).collect();
     let mut stacks = Stacks::new(capture);
     let lanes = trace.lanes.iter().map(|lane| lane_data(lane, &numbers, &mut stacks)).collect();
     let samples = samples(capture, &mut stacks);
+    // Several figures may have the same events.
+    let mut marks: Vec<&[Mark]> = Vec::new();
+    let figures = figures.all.iter().map(|figure| {
+        let at = marks.iter().position(|known| *known == figure.marks).unwrap_or_else(|| {
+            marks.push(&figure.marks);
+            marks.len() - 1
+        });
+        (figure.id.clone(), figure.title.clone(), figure.rule.clone(), at as u32)
+    });
+    let figures = figures.collect();
     Data {
         unit_ns: UNIT_NS,
         window: trace.window_ns / UNIT_NS,
@@ -84,7 +100,15 @@ fn data(trace: &Trace, capture: &Capture) -> Data {
         stacks: stacks.all,
         lanes,
         samples,
+        figures,
+        marks: marks.into_iter().map(|marks| marks.iter().map(columns).collect()).collect(),
     }
+}
+
+fn columns(mark: &Mark) -> Vec<u32> {
+    let mut before = 0;
+    let distances = mark.spans.iter().map(|span| span - std::mem::replace(&mut before, *span));
+    std::iter::once(mark.lane).chain(distances).collect()
 }
 
 fn lane_data(lane: &Lane, numbers: &HashMap<State, u32>, stacks: &mut Stacks<'_>) -> LaneData {

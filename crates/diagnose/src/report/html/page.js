@@ -4,7 +4,9 @@
 /**
  * @typedef {{unitNs: number, window: number, slices: [number, number][], opensAt: [number, number], reduced: boolean,
  *   leftOut: number, wholeFrom: number, states: [string, string, string][], texts: string[], names: string[],
- *   stacks: number[][], lanes: LaneData[], samples: [string, number, number][]}} Data
+ *   stacks: number[][], lanes: LaneData[], samples: [string, number, number][], figures: [string, string, string, number][],
+ *   marks: number[][][]}} Data
+ * @typedef {{id: string, title: string, rule: string, spans: Map<number, Set<number>>, places: Place[]}} Marked
  * @typedef {{kind: number, group: string, name: string, begins: number[], lengths: number[], states: number[],
  *   texts: number[], endedBy: number[], stacks: number[]}} LaneData
  * @typedef {{kind: number, group: string, name: string, begins: Float64Array, ends: Float64Array, states: number[],
@@ -15,7 +17,7 @@
  * @typedef {{name: number, value: number, children: Map<number, Frame>}} Frame
  */
 
-const LABELS = 230;
+const FONT = "12px system-ui, sans-serif";
 const AXIS = 26;
 const ROW = 15;
 const HEAD = 18;
@@ -97,7 +99,7 @@ function helpDialog() {
   const list = element("dl");
   const keys = [["W  S", "zoom in and out"], ["A  D", "earlier and later"], ["↑  ↓", "scroll"], ["N  P", "next and previous wait"],
     ["Enter", "to whoever ended the selected wait"], ["F", "zoom to the selected wait"], ["0", "the whole window"], ["/", "filter"],
-    ["Esc", "clear selection and ranges"], ["?", "this list"]];
+    ["Esc", "clear selection, ranges and the events of a figure"], ["?", "this list"]];
   for (const [key, does] of keys) list.append(element("dt", "", key), element("dd", "", does));
   const close = element("button", "", "Close");
   close.type = "button";
@@ -118,11 +120,14 @@ class Timeline {
     this.selected = null;
     /** @type {(Interval | null)[]} */
     this.ranges = [null, null];
+    /** The events of a figure. @type {Marked | null} */
+    this.marked = null;
     this.filter = "";
     this.scroll = 0;
     this.queued = false;
     this.tops = /** @type {{lane: number, top: number, head: string}[]} */ ([]);
     this.height = 0;
+    this.widest = 0;
     /** @type {string[] | undefined} */
     this.low = undefined;
     /** @type {Record<string, string>} */
@@ -142,6 +147,9 @@ class Timeline {
     this.readColours();
     this.restore();
     this.arrange();
+    // Few lanes need no tall view; which are shown later does not move what is below it.
+    const tall = this.lanes.reduce((sum, lane) => sum + lane.height + 2, 0) + new Set(this.lanes.map((lane) => lane.group)).size * HEAD;
+    this.view.style.maxHeight = `${Math.max(150, tall + AXIS + 12)}px`;
     this.listen();
     this.draw();
   }
@@ -179,6 +187,7 @@ class Timeline {
 
   welcome() {
     const parts = ["Drag to sum up a part of the time, Ctrl-drag for a second one to compare. Click a wait for what is known of it."];
+    if (this.marked) return `The events that count into “${this.marked.title}”. N and P go from one to the next; Esc shows all lanes again.`;
     if (this.data.slices.length > 1) parts.push("Single events were seen in the light stripes only.");
     if (this.data.reduced) parts.push("The case keeps only waits that requests have to do with.");
     if (this.data.wholeFrom > 0) parts.push(`Waits below ${time(this.data.wholeFrom, this.data)} are joined, or not drawn.`);
@@ -238,6 +247,7 @@ class Timeline {
     this.tops = [];
     let top = 0, before = "";
     this.lanes.forEach((lane, at) => {
+      if (this.marked && !this.marked.spans.has(at)) return;
       if (!fits(lane)) return;
       const head = `${KINDS[lane.kind]} · ${lane.group}`;
       if (head !== before) {
@@ -248,6 +258,12 @@ class Timeline {
       this.tops.push({ lane: at, top, head: "" });
       top += lane.height + 2;
     });
+    const pen = this.canvas.getContext("2d");
+    if (pen) {
+      pen.font = FONT;
+      const widths = this.tops.map((row) => (row.lane < 0 ? 0 : pen.measureText(this.lanes[row.lane].name).width));
+      this.widest = widths.reduce((most, width) => Math.max(most, width), 0);
+    }
     this.height = top;
     this.scroll = Math.max(0, Math.min(this.scroll, top - 60));
   }
@@ -257,8 +273,18 @@ class Timeline {
     return this.low;
   }
 
+  /** As wide as the longest name, as far as that leaves the larger part of the view to the lanes. */
   labelWidth() {
-    return this.view.clientWidth < 560 ? 110 : LABELS;
+    const width = this.view.clientWidth;
+    return Math.round(Math.max(90, Math.min(Math.ceil(this.widest) + 22, width * (width < 560 ? 0.38 : 0.3))));
+  }
+
+  /** A name without its middle where it is too long: its end tells connections and threads apart. @param {CanvasRenderingContext2D} pen @param {string} name @param {number} most */
+  shortened(pen, name, most) {
+    const wide = pen.measureText(name).width;
+    if (wide <= most) return name;
+    const kept = Math.max(2, Math.floor((name.length * most) / wide) - 2), tail = Math.ceil(kept * 0.6);
+    return `${name.slice(0, kept - tail)}…${name.slice(-tail)}`;
   }
 
   /** @param {number} at a time @returns {number} a column */
@@ -293,7 +319,7 @@ class Timeline {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.fillStyle = this.colours.back;
     pen.fillRect(0, 0, width, height);
-    pen.font = "12px system-ui, sans-serif";
+    pen.font = FONT;
     pen.textBaseline = "middle";
     this.paintSlices(pen, width, height);
     pen.save();
@@ -342,16 +368,30 @@ class Timeline {
     pen.beginPath();
     pen.rect(0, top, left - 6, lane.height);
     pen.clip();
-    pen.fillText(lane.name, 10, top + ROW / 2);
+    pen.fillText(this.shortened(pen, lane.name, left - 18), 10, top + ROW / 2);
     pen.restore();
     pen.save();
     pen.beginPath();
     pen.rect(left, top, width - left, lane.height);
     pen.clip();
     if (lane.kind === 1) this.paintRunning(pen, lane, top);
+    const marked = this.marked?.spans.get(number);
+    // The events of a figure are drawn over the others, which are dim.
+    if (marked) {
+      pen.globalAlpha = 0.25;
+      this.paintSpans(pen, number, top, (i) => !marked.has(i));
+      pen.globalAlpha = 1;
+    }
+    this.paintSpans(pen, number, top, (i) => !marked || marked.has(i));
+    pen.restore();
+  }
+
+  /** @param {CanvasRenderingContext2D} pen @param {number} number @param {number} top @param {(span: number) => boolean} wanted */
+  paintSpans(pen, number, top, wanted) {
+    const lane = this.lanes[number];
     const covered = new Float64Array(ROWS_MAX).fill(-1);
     for (let i = firstSpan(lane, this.shown.from); i < lane.begins.length && lane.begins[i] < this.shown.to; i++) {
-      if (lane.ends[i] < this.shown.from) continue;
+      if (lane.ends[i] < this.shown.from || !wanted(i)) continue;
       const a = this.x(lane.begins[i]), b = Math.max(this.x(lane.ends[i]), a + 0.7), row = lane.rows[i];
       // Many spans in one column look like one.
       if (b < covered[row] + 0.5 && b - a < 1) continue;
@@ -366,7 +406,6 @@ class Timeline {
         pen.strokeRect(a, y + 1, Math.max(2, b - a), ROW - 3);
       }
     }
-    pen.restore();
   }
 
   /** A thread runs between its times off the CPU, as far as slices show. @param {CanvasRenderingContext2D} pen @param {Lane} lane @param {number} top */
@@ -541,9 +580,86 @@ class Timeline {
     if (row && (row.top < this.scroll || row.top + ROW > this.scroll + tall)) this.scroll = Math.max(0, row.top - tall / 2);
   }
 
+  /** Shows the events that count into a figure, and no other lanes. @param {string} id @returns {boolean} */
+  showEvents(id) {
+    const found = this.data.figures.find((figure) => figure[0] === id);
+    if (!found) return false;
+    /** @type {Map<number, Set<number>>} */
+    const spans = new Map();
+    /** @type {Place[]} */
+    const places = [];
+    for (const [lane, ...distances] of this.data.marks[found[3]]) {
+      const own = new Set();
+      let span = 0;
+      for (const distance of distances) {
+        span += distance;
+        own.add(span);
+        places.push({ lane, span });
+      }
+      spans.set(lane, own);
+    }
+    this.marked = { id, title: found[1], rule: found[2], spans, places };
+    this.ranges = [null, null];
+    this.filter = this.search.value = "";
+    this.scroll = 0;
+    this.arrange();
+    let from = Infinity, to = 0;
+    for (const { lane, span } of places) {
+      from = Math.min(from, this.lanes[lane].begins[span]);
+      to = Math.max(to, this.lanes[lane].ends[span]);
+    }
+    const margin = (to - from) * 0.02;
+    this.show(from - margin, to + margin);
+    this.sumUp();
+    this.select(null);
+    return true;
+  }
+
+  /** The sums of the events of a figure. @param {Marked} marked */
+  sumMarked(marked) {
+    /** @type {Map<number, Sum & {longest: number}>} */
+    const sums = new Map();
+    for (const { lane, span } of marked.places) {
+      const state = this.lanes[lane].states[span], length = this.lanes[lane].ends[span] - this.lanes[lane].begins[span];
+      const [, label, tone] = this.data.states[state];
+      const sum = sums.get(state) || { label, tone, sum: 0, count: 0, longest: 0 };
+      sums.set(state, { ...sum, sum: sum.sum + length, count: sum.count + 1, longest: Math.max(sum.longest, length) });
+    }
+    const table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();
+    table.createCaption().textContent = `Single events that were kept and count into this figure: ${marked.places.length} on ${marked.spans.size} ${marked.spans.size === 1 ? "lane" : "lanes"}`;
+    ["state", "events", "time", "longest"].forEach((text, i) => {
+      const cell = element("th", i ? "figure" : "", text);
+      cell.scope = "col";
+      head.append(cell);
+    });
+    for (const sum of [...sums.values()].sort((a, b) => b.sum - a.sum)) {
+      const row = body.insertRow(), name = element("th", "", sum.label);
+      name.scope = "row";
+      row.append(name);
+      for (const text of [`${sum.count}`, time(sum.sum, this.data), time(sum.longest, this.data)]) row.append(element("td", "figure", text));
+    }
+    const links = element("p"), rule = element("a", "", "The rule"), table2 = element("a", "", "The events as a table");
+    const back = document.querySelector(`main a.count[href="#${marked.id}"]`);
+    const button = element("button", "", "Back to the figure");
+    button.type = "button";
+    button.addEventListener("click", () => back instanceof HTMLElement && back.focus());
+    rule.href = `#${marked.rule}`;
+    table2.href = `#${marked.id}`;
+    table2.dataset.table = "";
+    links.append(rule, " · ", table2, " · ", button);
+    return [element("h3", "", marked.title), table, links];
+  }
+
   /** The next or previous wait in the lane that is selected, or else the longest in view. @param {number} direction */
   step(direction) {
     const chosen = this.selected;
+    if (this.marked) {
+      const places = this.marked.places;
+      const at = chosen ? places.findIndex((place) => place.lane === chosen.lane && place.span === chosen.span) : -1;
+      const next = at < 0 ? 0 : at + direction;
+      if (places[next]) this.select(places[next], true);
+      return;
+    }
     if (!chosen) {
       /** @type {Place | null} */
       let best = null;
@@ -628,7 +744,8 @@ class Timeline {
     const panel = this.panel;
     const [first, second] = this.ranges;
     panel.replaceChildren();
-    panel.hidden = !first;
+    panel.hidden = !first && !this.marked;
+    if (this.marked) panel.append(...this.sumMarked(this.marked));
     if (!first) return;
     const words = (/** @type {Interval} */ range) => `${time(range.to - range.from, this.data)} from ${time(Math.max(0, range.from), this.data)}`;
     panel.append(element("h3", "", second ? `${words(first)}, beside ${words(second)}` : words(first)));
@@ -710,6 +827,8 @@ class Timeline {
 
   clear() {
     this.ranges = [null, null];
+    this.marked = null;
+    this.arrange();
     this.sumUp();
     this.select(null);
   }
@@ -719,6 +838,7 @@ class Timeline {
     const parts = [`t=${Math.round(this.shown.from)}-${Math.round(this.shown.to)}`];
     if (this.selected) parts.push(`s=${this.selected.lane}.${this.selected.span}`);
     this.ranges.forEach((range, i) => range && parts.push(`r${i}=${Math.round(range.from)}-${Math.round(range.to)}`));
+    if (this.marked) parts.push(`e=${this.marked.id}`);
     if (this.filter) parts.push(`q=${encodeURIComponent(this.filter)}`);
     clearTimeout(this.saving);
     this.saving = setTimeout(() => history.replaceState(null, "", `#${parts.join("&")}`), 200);
@@ -730,6 +850,8 @@ class Timeline {
       const found = /^(-?\d+)-(\d+)$/.exec(said.get(name) || "");
       return found && +found[2] > +found[1] ? { from: +found[1], to: +found[2] } : null;
     };
+    // A link to the events of a figure shows these, with or without a view of its own.
+    this.showEvents(said.get("e") || location.hash.slice(1));
     const shown = range("t");
     if (shown) this.shown = shown;
     this.filter = said.get("q") || "";
@@ -741,8 +863,19 @@ class Timeline {
     this.sumUp();
   }
 
+  /** A figure that is clicked shows its events. A modified click is the browser's. @param {MouseEvent} event */
+  follows(event) {
+    const link = event.target instanceof Element ? event.target.closest("a[href^='#events-']") : null;
+    if (!(link instanceof HTMLAnchorElement) || link.dataset.table !== undefined || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    if (!this.showEvents(link.hash.slice(1))) return;
+    event.preventDefault();
+    byId("timeline").scrollIntoView();
+    this.view.focus({ preventScroll: true });
+  }
+
   listen() {
     const view = this.view;
+    document.addEventListener("click", (event) => this.follows(event));
     this.search.addEventListener("input", () => {
       this.filter = this.search.value;
       this.arrange();

@@ -3,27 +3,20 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use parshall_core::report::{
-    Bars, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Table, Title, Verdict,
+    Bars, Basis, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Table, Title, Verdict,
 };
 use parshall_core::trace::{Kind, Lane, State, Trace};
 use parshall_core::units::{count, duration, plural};
 use parshall_evidence::Status;
 use parshall_host::output::clean;
 
+use super::figures::Figures;
+use super::section::section;
+
 /// Lanes in the table behind the timeline.
 const TABLE_LANES: usize = 200;
 /// States of a lane in that table.
 const TABLE_STATES: usize = 3;
-
-/// A section with its heading, by which links and readers find it.
-fn section(id: &str, title: Title, body: &Markup) -> Markup {
-    html! {
-        section id=(id) aria-labelledby=(format!("{id}-title")) {
-            h2 id=(format!("{id}-title")) { (title.in_sentence_case()) }
-            (body)
-        }
-    }
-}
 
 pub fn head(page: &Page) -> Markup {
     html! {
@@ -36,7 +29,7 @@ pub fn head(page: &Page) -> Markup {
     }
 }
 
-pub fn verdict(verdict: &Verdict) -> Markup {
+pub fn verdict(verdict: &Verdict, figures: &Figures<'_>) -> Markup {
     let class = match verdict.status {
         Status::Cause => "bad",
         Status::Healthy => "good",
@@ -46,9 +39,16 @@ pub fn verdict(verdict: &Verdict) -> Markup {
         section #verdict class=(class) aria-labelledby="verdict-title" {
             h1 #verdict-title {
                 span.status { (verdict.title.in_sentence_case()) }
-                @if !verdict.headline.is_empty() { " " (clean(&verdict.headline)) }
+                @if !verdict.headline.is_empty() {
+                    ": " (clean(verdict.headline.strip_suffix(&verdict.share).unwrap_or(&verdict.headline)))
+                    @if verdict.headline.ends_with(&verdict.share) { (figures.figure(&verdict.basis, &verdict.share)) }
+                }
             }
-            @if !verdict.tags.is_empty() { p.tags { @for tag in &verdict.tags { span { (clean(tag)) } " " } } }
+            p.tags {
+                @for tag in &verdict.tags { span { (clean(tag)) } " " }
+                span { (figures.rule(&verdict.basis, "the answer")) }
+                @if verdict.share.is_empty() { " " span { (figures.figure(&verdict.basis, "events")) } }
+            }
             @for sentence in &verdict.sentences { p { (clean(sentence)) } }
         }
     }
@@ -88,8 +88,21 @@ fn commands(list: &[Command]) -> Markup {
     }
 }
 
+/// Text with what is to be typed between backticks.
+fn with_code(text: &str) -> Markup {
+    let parts: Vec<&str> = text.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return html! { (clean(text)) };
+    }
+    html! {
+        @for (at, part) in parts.into_iter().enumerate() {
+            @if at % 2 == 0 { (clean(part)) } @else { code { (clean(part)) } }
+        }
+    }
+}
+
 pub fn fix(fix: &Fix) -> Markup {
-    section("fix", fix.title, &html! { p { (clean(&fix.text)) } (commands(&fix.commands)) })
+    section("fix", fix.title, &html! { p { (with_code(&fix.text)) } (commands(&fix.commands)) })
 }
 
 pub fn services(services: &Services) -> Markup {
@@ -100,7 +113,7 @@ pub fn services(services: &Services) -> Markup {
     section("services", services.title, &body)
 }
 
-pub fn time(accounts: &[Bars]) -> Markup {
+pub fn time(accounts: &[Bars], figures: &Figures<'_>) -> Markup {
     if accounts.is_empty() {
         return html! {};
     }
@@ -109,13 +122,14 @@ pub fn time(accounts: &[Bars]) -> Markup {
         @for bars in accounts {
             table.bars {
                 caption { (clean(&bars.of)) }
-                thead { tr { th scope="col" { "state" } th.bar scope="col" { "part of the time" } th.figure scope="col" { "share" } } }
+                thead { tr { th scope="col" { "state" } th.bar scope="col" { "part of the time" } th.figure scope="col" { "share" } th scope="col" { "rule" } } }
                 tbody {
                     @for row in &bars.rows {
                         tr {
                             th scope="row" { (clean(&row.label)) }
                             td.bar { (bar(row.share)) }
-                            td.figure { (clean(&row.figure)) }
+                            td.figure { (figures.figure(&row.basis, &row.figure)) }
+                            td { (figures.rule(&row.basis, &row.label)) }
                         }
                     }
                 }
@@ -139,15 +153,17 @@ pub fn tail(title: Title, line: &str) -> Markup {
     section("tail", title, &html! { p { (clean(line)) } })
 }
 
-pub fn evidence(title: Title, rows: &[EvidenceRow]) -> Markup {
+/// All of it rests on the events of the cause.
+pub fn evidence(title: Title, rows: &[EvidenceRow], basis: &Basis, figures: &Figures<'_>) -> Markup {
     let body = html! {
         table.evidence {
-            thead { tr { th.figure scope="col" { "figure" } th scope="col" { "of what" } } }
+            thead { tr { th.figure scope="col" { "figure" } th scope="col" { "of what" } th scope="col" { "rule" } } }
             tbody {
                 @for row in rows {
                     tr {
-                        td.figure { (clean(&row.figure)) }
+                        td.figure { (figures.figure(basis, &row.figure)) }
                         td { (clean(&row.words.join(" · "))) @if let Some(found) = &row.stack { (stack(found)) } }
+                        td { (figures.rule(basis, &row.words.join(" · "))) }
                     }
                 }
             }
@@ -179,12 +195,12 @@ pub fn table(table: &Table) -> Markup {
     section(&table.title.0.to_lowercase(), table.title, &body)
 }
 
-pub fn others(others: &Others) -> Markup {
+pub fn others(others: &Others, figures: &Figures<'_>) -> Markup {
     let body = html! {
         ul {
             @for row in &others.rows {
                 li {
-                    strong { (clean(&row.headline)) } " (" (clean(&row.id)) ")"
+                    strong { (figures.figure(&row.basis, &row.headline)) } " (" (clean(&row.id)) ") " (figures.rule(&row.basis, &row.headline))
                     @for sentence in &row.sentences { p { (clean(sentence)) } }
                     (commands(&row.commands))
                 }
@@ -195,12 +211,29 @@ pub fn others(others: &Others) -> Markup {
     section("others", others.title, &body)
 }
 
-pub fn listed(listed: &Listed) -> Markup {
+pub fn listed(listed: &Listed, figures: &Figures<'_>) -> Markup {
     let body = html! {
-        @if !listed.items.is_empty() { ul { @for item in &listed.items { li { (clean(item)) } } } }
+        @if !listed.items.is_empty() { ul {
+                @for (item, causes) in listed.items.iter().zip(&listed.causes) {
+                    li { (listed_item(item, causes, figures)) }
+                }
+            } }
         @if let Some(summary) = &listed.summary { p { (clean(summary)) } }
     };
     section(&listed.title.0.to_lowercase().replace(' ', "-"), listed.title, &body)
+}
+
+/// The names of the causes lead to their rules.
+fn listed_item(item: &str, causes: &[String], figures: &Figures<'_>) -> Markup {
+    let names: Vec<String> = causes.iter().map(|cause| cause.replace('-', " ")).collect();
+    let Some(why) = item.strip_prefix(&names.join(", ")) else { return html! { (clean(item)) } };
+    html! {
+        @for (at, (cause, name)) in causes.iter().zip(&names).enumerate() {
+            @if at > 0 { ", " }
+            (figures.name(cause, name))
+        }
+        (clean(why))
+    }
 }
 
 pub fn notes(title: Title, notes: &[String], more: Option<&str>) -> Markup {

@@ -1,7 +1,7 @@
 //! Tracks of threads, requests and sockets, with arrows from one to the other.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_core::critical_path::{self, Request};
+use parshall_core::critical_path::{self, Index, Request};
 use parshall_core::trace::{Lane, Of, State, Trace};
 use parshall_core::units::{bytes, duration, or};
 use parshall_evidence::timeline::Op;
@@ -121,11 +121,11 @@ fn named(track: u64, parent: Option<u64>, name: &str, rank: u64) -> Message {
 }
 
 /// Requests by service and connection. Those of a connection that overlap have a track each.
-pub fn requests(capture: &Capture, threads: &mut Threads, writer: &mut Writer<'_>) {
-    let Some(timeline) = &capture.timeline else { return };
+pub fn requests(capture: &Capture, index: &Index<'_>, threads: &mut Threads, writer: &mut Writer<'_>) {
+    let timeline = index.timeline;
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = 0;
-    let all = critical_path::requests_by_connection(timeline);
+    let all = critical_path::requests_by_connection(index);
     for of_connection in all.chunk_by(|a, b| a.socket == b.socket) {
         let Some(id) = of_connection.first().map(|request| request.socket) else { continue };
         let socket = timeline.sockets.get(&id);

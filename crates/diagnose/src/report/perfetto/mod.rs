@@ -7,9 +7,10 @@ mod sched;
 pub mod tests;
 mod writer;
 
+use parshall_core::judge::Judged;
 use parshall_core::report::{Detail, Page};
 use parshall_core::trace::Trace;
-use parshall_evidence::{Capture, Report};
+use parshall_evidence::Capture;
 use parshall_host::output::clean;
 
 use proto::Message;
@@ -21,12 +22,15 @@ const REPORT: u64 = 7 << 56;
 const SAMPLES_MAX: u64 = 200_000;
 
 /// The file.
-pub fn perfetto(report: &Report, capture: &Capture) -> Vec<u8> {
-    let trace = Trace::whole(capture);
+pub fn perfetto(judged: &Judged<'_>, capture: &Capture) -> Vec<u8> {
+    let index = judged.index.as_ref();
+    let trace = Trace::whole(capture, index);
     let mut writer = Writer::new(capture);
     let mut threads = lanes::Threads::default();
-    page(&Page::new(report, Detail::Full), trace.window_ns, &mut writer);
-    lanes::requests(capture, &mut threads, &mut writer);
+    page(&Page::new(&judged.report, Detail::Full), trace.window_ns, &mut writer);
+    if let Some(index) = index {
+        lanes::requests(capture, index, &mut threads, &mut writer);
+    }
     lanes::threads(capture, &trace, &mut threads, &mut writer);
     lanes::calls(capture, &mut threads, &mut writer);
     lanes::sockets(&trace, &mut writer);

@@ -9,7 +9,7 @@ use parshall_evidence::{Capture, Frame, Stack};
 use super::*;
 use crate::testkit::captures::exchange;
 use crate::testkit::golden::golden;
-use crate::testkit::reports;
+use crate::testkit::reports::{self, formed};
 
 /// A field of a message: a number, or bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -235,7 +235,7 @@ impl Reader {
 
 #[test]
 fn a_request_its_threads_and_the_arrows_between_them() {
-    let read = read(&perfetto(&reports::all()[0].1, &exchange()));
+    let read = read(&formed(perfetto, &reports::all()[0].1, &exchange()));
     let of = |name: &str| -> Vec<(u64, u64, &str)> {
         let track = read.tracks.iter().find(|(_, found)| *found == name).map(|(track, _)| *track).expect("a track");
         let mut all: Vec<(u64, u64, &str)> =
@@ -271,7 +271,7 @@ fn a_request_its_threads_and_the_arrows_between_them() {
 
 #[test]
 fn threads_run_between_their_times_off_the_cpu() {
-    let read = read(&perfetto(&reports::all()[0].1, &exchange()));
+    let read = read(&formed(perfetto, &reports::all()[0].1, &exchange()));
     let mut of_worker: Vec<(u64, u64, u64, u64)> =
         read.switches.values().flatten().filter(|s| s.1 == 101 || s.2 == 101).copied().collect();
     of_worker.sort_unstable();
@@ -287,7 +287,7 @@ fn threads_run_between_their_times_off_the_cpu() {
     // A case that left times out does not say when its threads ran.
     let mut reduced = exchange();
     reduced.timeline.as_mut().unwrap().left_out = 5;
-    assert!(self::read(&perfetto(&reports::all()[0].1, &reduced)).switches.is_empty());
+    assert!(self::read(&formed(perfetto, &reports::all()[0].1, &reduced)).switches.is_empty());
 }
 
 #[test]
@@ -297,12 +297,12 @@ fn hostile_names_are_text_and_an_empty_case_is_a_trace() {
     let timeline = capture.timeline.as_mut().unwrap();
     timeline.names.values_mut().for_each(|names| (names.thread, names.process) = (hostile.into(), hostile.into()));
     capture.stacks[0].frames[0].name = hostile.to_owned();
-    let found = read(&perfetto(&reports::all()[0].1, &capture));
+    let found = read(&formed(perfetto, &reports::all()[0].1, &capture));
     let all =
         found.tracks.values().chain(found.stacks.values().flatten()).chain(found.notes.iter().map(|note| &note.1));
     assert!(all.clone().any(|name| name.contains("<script>?[2J?;a b?")));
     assert!(all.clone().all(|name| name.chars().all(parshall_core::text::is_printable)), "{:?}", found.tracks);
-    let empty = read(&perfetto(&reports::empty(), &empty_capture()));
+    let empty = read(&formed(perfetto, &reports::empty(), &empty_capture()));
     assert_eq!((empty.slices.len(), empty.switches.len()), (1, 0));
     assert!(empty.slices[0].3.starts_with("INSUFFICIENT EVIDENCE"));
 }
@@ -335,14 +335,14 @@ fn events_of_any_order_make_a_trace_that_holds_together() {
         let frame = Frame { name: "f".to_owned(), module: String::new(), kernel: true };
         let stacks = vec![Stack { frames: vec![frame] }, Stack::default()];
         let capture = Capture { timeline: Some(script.timeline), stacks, ..empty_capture() };
-        read(&perfetto(&reports::empty(), &capture));
+        read(&formed(perfetto, &reports::empty(), &capture));
     }
 }
 
 #[test]
 fn the_report_is_in_the_notes_of_a_slice() {
     for (name, report) in reports::all() {
-        let read = read(&perfetto(&report, &empty_capture()));
+        let read = read(&formed(perfetto, &report, &empty_capture()));
         let page = Page::new(&report, Detail::Full);
         for row in page.time.iter().flat_map(|bars| &bars.rows) {
             let found = read.notes.iter().any(|(_, value)| *value == format!("{} {}", row.label, row.figure));
@@ -354,7 +354,7 @@ fn the_report_is_in_the_notes_of_a_slice() {
 
 #[test]
 fn the_small_case() {
-    let mut read = read(&perfetto(&reports::all()[0].1, &exchange()));
+    let mut read = read(&formed(perfetto, &reports::all()[0].1, &exchange()));
     read.slices.sort();
     let mut lines = vec!["tracks".to_owned()];
     lines.extend(read.tracks.iter().map(|(track, name)| format!("  {track:#x} {name}")));
