@@ -41,6 +41,7 @@ fn main() {
     let objects = [
         ("src/diagnose/probes.bpf.c", "probes"),
         ("src/diagnose/classic/classic.bpf.c", "classic"),
+        ("src/diagnose/event/event.bpf.c", "event"),
         ("src/kernel_names/names.bpf.c", "kernel_names"),
         ("src/lab/loss.bpf.c", "loss"),
         ("src/sockets/closes.bpf.c", "socket_closes"),

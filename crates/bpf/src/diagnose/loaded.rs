@@ -331,14 +331,15 @@ where
 }
 
 /// Makes the kernel measure the run time of BPF programs while the descriptor is open.
-fn enable_stats() -> Option<OwnedFd> {
+pub fn enable_stats() -> Option<OwnedFd> {
     // SAFETY: bpf_enable_stats takes a plain number and returns a new descriptor or a negative error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn run_stats(fd: i32) -> (u64, u64) {
+/// Nanoseconds and runs of a program while they were measured.
+pub fn run_stats(fd: i32) -> (u64, u64) {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: `info` and `len` are valid for writes of the size that `len` states, and zeroed, so that the kernel

@@ -1,11 +1,12 @@
 //! The probes of the diagnosis. A folder has the programs of a probe in C and their decoder. They make two BPF objects:
-//! [`Probes`] for kernels with BTF, [`classic`] for others.
+//! [`Probes`] for kernels with BTF, [`classic`] for others; [`event`] is a third one, beside either.
 //!
 //! A probe returns in its first instructions unless a slice is on and the socket or thread belongs to the subject. An object
 //! (`loaded.rs`) owns what it attaches and detaches it when it is dropped. Records are decoded into the types of
 //! `parshall-evidence`. Nothing is judged here.
 pub mod classic;
 pub mod counter;
+pub mod event;
 pub mod features;
 pub mod flow;
 pub mod frame;

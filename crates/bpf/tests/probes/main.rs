@@ -3,6 +3,7 @@
 
 mod probed;
 
+mod events;
 mod frames;
 mod load;
 mod timeline;

@@ -1,4 +1,4 @@
-//! CPU samples: opens the perf event and decodes the samples.
+//! CPU samples: opens perf events and decodes the samples.
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -69,6 +69,12 @@ pub fn open_clock(cpu: i32) -> io::Result<OwnedFd> {
 /// decides where the kernel counts events.
 pub fn open_tracepoint(id: u64) -> io::Result<OwnedFd> {
     open_event(PERF_TYPE_TRACEPOINT, id, 0, 0, 0)
+}
+
+/// Opens a counter of the kernel's own (`PERF_COUNT_SW_*`) on one CPU, which reports each event.
+pub fn open_software(counter: u64, cpu: i32) -> io::Result<OwnedFd> {
+    // The field of the frequency is that of the period without the flag.
+    open_event(PERF_TYPE_SOFTWARE, counter, 1, 0, cpu)
 }
 
 fn open_event(kind: u32, config: u64, sample_freq: u64, flags: u64, cpu: i32) -> io::Result<OwnedFd> {
