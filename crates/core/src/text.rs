@@ -97,6 +97,21 @@ pub fn suggest(word: &str, known: &[&str]) -> String {
     }
 }
 
+/// Up to `most` of the names `known` that share a part with `name` or are a few letters away from it, the nearest first.
+pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>, most: usize) -> Vec<&'k str> {
+    // Nobody types a longer one, and the time grows with its square.
+    let name: String = name.chars().take(64).flat_map(char::to_lowercase).collect();
+    let mut near: Vec<(usize, &str)> = known
+        .filter_map(|candidate| {
+            let letters = strsim::damerau_levenshtein(&name, candidate);
+            let contains = name.len() >= 3 && (candidate.contains(name.as_str()) || name.contains(candidate));
+            (contains || letters * 3 <= candidate.len()).then_some((letters, candidate))
+        })
+        .collect();
+    near.sort_unstable();
+    near.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+}
+
 /// The hint for an error of serde: which key was probably meant, or `otherwise` for errors that are not of an unknown key.
 pub fn unknown_key_hint(message: &str, otherwise: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -116,6 +131,17 @@ mod tests {
         assert_eq!(printable(hostile, '?'), "a?txt.exe??[2J?2J??????");
         let names = "nginx: worker, grüße, 日本語, cafe\u{301}, हिन्दी, → ▏ 🙂";
         assert_eq!(printable(names, '?'), names);
+    }
+
+    #[test]
+    fn names_are_near_by_their_letters_or_by_a_part() {
+        let known = ["skb:kfree_skb", "skb:consume_skb", "tlb:tlb_flush"];
+        let near = |name: &str| nearest(name, known.into_iter(), 2);
+        assert_eq!(near("skb:kfree-skb"), ["skb:kfree_skb"]);
+        assert_eq!(near("SKB"), ["skb:kfree_skb", "skb:consume_skb"]);
+        assert_eq!(near("flush"), ["tlb:tlb_flush"]);
+        assert!(near("xyzzy").is_empty() && near("").is_empty());
+        assert_eq!(near(&format!("tlb_flush{}", "é".repeat(100_000))), [""; 0]);
     }
 
     #[test]

@@ -3,15 +3,16 @@ use std::time::SystemTime;
 
 use parshall_core::observe::naming;
 use parshall_evidence::{
-    CAPTURE_SCHEMA, Capture, Counters, HardwareCounts, Host, OwnRelay, ProbeCost, Rung, Stack, Waiting,
+    CAPTURE_SCHEMA, Capture, Counters, EventCounts, HardwareCounts, Host, OwnRelay, ProbeCost, Rung, Stack, Waiting,
 };
 use parshall_host::left_out;
 
 use crate::counters;
+use crate::event::{self, EventWatch};
 use crate::hardware::Hardware;
 use crate::host::{self, HostWatch};
 use crate::origin::origin;
-use crate::records::drop_interrupts;
+use crate::records::{self, drop_interrupts};
 use crate::request::Naming;
 use crate::seen::{Cost, Seen};
 use crate::subject::Resolved;
@@ -24,16 +25,21 @@ pub struct Around<'a> {
     hardware: Option<Hardware>,
     counters: counters::Watch<'a>,
     waiting: waiting::Watch<'a>,
+    events: Option<&'a mut EventWatch>,
+    /// What could not be seen, a sentence each.
+    blind: Vec<String>,
 }
 
 /// Their state.
-pub struct Readings {
+pub struct Readings<'a> {
     begun: SystemTime,
     host: Host,
     own_cpu: HostWatch,
     hardware: Option<HardwareCounts>,
     counters: Counters,
     waiting: Option<Waiting>,
+    events: Option<&'a mut EventWatch>,
+    blind: Vec<String>,
 }
 
 /// The other parts of a capture.
@@ -50,18 +56,29 @@ pub struct Additions<'a> {
 
 impl<'a> Around<'a> {
     /// The window has begun.
-    pub fn start(resolved: &'a Resolved, rung: Rung) -> Self {
+    pub fn start(resolved: &'a Resolved, rung: Rung, events: Option<&'a mut EventWatch>) -> Self {
+        let mut blind = Vec::new();
+        let events = events.and_then(|events| match events.begin() {
+            Ok(()) => Some(events),
+            Err(error) => {
+                blind.push(error.to_string());
+                None
+            }
+        });
         Self {
             host: HostWatch::start(),
             hardware: (rung > Rung::Procfs).then(|| Hardware::start(resolved)).flatten(),
             counters: counters::Watch::start(resolved),
             waiting: waiting::Watch::start(resolved),
+            events,
+            blind,
             begun: SystemTime::now(),
         }
     }
 
     /// The window is over. Called before anything else is read: it takes some time to find out what was seen.
-    pub fn finish(self) -> Readings {
+    pub fn finish(mut self) -> Readings<'a> {
+        self.events.iter_mut().for_each(|events| events.stop());
         Readings {
             begun: self.begun,
             waiting: self.waiting.finish(),
@@ -69,27 +86,34 @@ impl<'a> Around<'a> {
             hardware: self.hardware.map(Hardware::finish),
             host: self.host.host(),
             own_cpu: self.host,
+            events: self.events,
+            blind: self.blind,
         }
     }
 }
 
-impl Readings {
+impl Readings<'_> {
     /// The capture of the window.
-    pub fn complete(self, mut seen: Seen, added: Additions<'_>) -> Capture {
+    pub fn complete(mut self, mut seen: Seen, added: Additions<'_>) -> Capture {
+        let own_cpu_ns = self.own_cpu.own_cpu_ns();
+        let (mut counted, took_ns) = self.counted(&mut seen);
+        seen.cost.kernel_cpu_ns += took_ns;
         let Cost { kernel_cpu_ns, lost_events, events, untracked } = seen.cost;
-        // Before frames are named: that is not a part of the observation, and most of it is the parsing of files.
+        // Of our time, what came before frames are named: that is not a part of the observation, and most of it is the parsing of files.
         let probe = ProbeCost {
             kernel_cpu_ns,
-            own_cpu_ns: self.own_cpu.own_cpu_ns(),
+            own_cpu_ns,
             rss_bytes: host::own_rss_bytes(),
             lost_events,
             events,
             untracked,
             attach_ms: added.attach_ms,
         };
-        let stacks = named(&mut seen, added.naming);
+        let stacks = named(&mut seen, &counted, added.naming);
         drop_interrupts(&mut seen.thread_stalls, &stacks);
+        event::tell_interrupts(&mut counted, &stacks);
         let mut blind = added.reasons.to_vec();
+        blind.append(&mut self.blind);
         blind.append(&mut seen.blind);
         blind.extend(left_out::take());
         Capture {
@@ -118,13 +142,20 @@ impl Readings {
             counters: Some(self.counters),
             waiting: self.waiting,
             hardware: self.hardware,
+            events: counted,
             probe,
         }
+    }
+
+    /// The events that were asked for, and the nanoseconds that counting them took.
+    fn counted(&mut self, seen: &mut Seen) -> (Vec<EventCounts>, u64) {
+        let Some(watch) = self.events.take() else { return (Vec::new(), 0) };
+        watch.counts(seen.stacks.get_or_insert_with(|| records::stacks(false)))
     }
 }
 
 /// The stacks of a window, with the names of their functions where somebody may read them.
-fn named(seen: &mut Seen, naming: Naming) -> Vec<Stack> {
+fn named(seen: &mut Seen, events: &[EventCounts], naming: Naming) -> Vec<Stack> {
     let Some(stacks) = seen.stacks.take() else { return Vec::new() };
     match naming {
         Naming::Nothing => stacks.unnamed(),
@@ -133,6 +164,7 @@ fn named(seen: &mut Seen, naming: Naming) -> Vec<Stack> {
             threads: &seen.threads,
             stalls: seen.thread_stalls.iter().chain(&seen.followed_stalls),
             samples: &seen.samples,
+            events,
         })),
     }
 }

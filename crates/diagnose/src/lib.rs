@@ -16,6 +16,7 @@ pub mod cli;
 pub mod command;
 mod counters;
 pub mod doctor;
+mod event;
 mod follow;
 mod forward;
 mod hardware;

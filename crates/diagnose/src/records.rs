@@ -78,11 +78,16 @@ pub fn drop_interrupts(stalls: &mut [ThreadStall], stacks: &[Stack]) {
     }
 }
 
+/// Stacks of which none is known yet. `eager` is that of [`Records::new`].
+pub fn stacks(eager: bool) -> Stacks {
+    Stacks::new(eager, |addresses| parshall_bpf::kernel_names::names(addresses).ok())
+}
+
 impl Records {
     /// `eager`: name user addresses as they arrive, because their process may end before the window does.
     pub fn new(eager: bool) -> Self {
         Self {
-            stacks: Stacks::new(eager, |addresses| parshall_bpf::kernel_names::names(addresses).ok()),
+            stacks: stacks(eager),
             flow_stalls: Vec::new(),
             thread_stalls: Vec::new(),
             open: HashMap::new(),

@@ -3,6 +3,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use parshall_bpf::diagnose::event::Source;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::output::{Destination, Output};
 
@@ -57,6 +58,8 @@ pub struct ObserveOptions {
     pub progress: bool,
     /// The stacks whose functions are named.
     pub naming: Naming,
+    /// Events of the kernel that are counted besides.
+    pub events: Vec<Source>,
     /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
     /// relay's arguments are not known here.
     pub read_relay: fn(&[String]) -> Option<RelayStart>,

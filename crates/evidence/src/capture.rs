@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
+use crate::event::EventCounts;
 use crate::flow::{FlowRecord, FlowStall};
 use crate::followed::Followed;
 use crate::origin::{Origin, StartedCommand};
@@ -69,7 +70,7 @@ pub struct Capture {
     pub thread_stalls: Vec<ThreadStall>,
     /// CPU samples.
     pub samples: Vec<CpuSample>,
-    /// The stacks that stalls and samples refer to.
+    /// The stacks that stalls, samples and events refer to.
     pub stacks: Vec<Stack>,
     /// CPU quota of the subject's control groups.
     pub cgroups: Vec<CgroupCpu>,
@@ -84,6 +85,9 @@ pub struct Capture {
     /// The processor's counters for the subject's threads; None on hosts (and rungs) without them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware: Option<HardwareCounts>,
+    /// Events of the kernel that were asked for, in the order in which they were named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventCounts>,
     /// Cost and losses of the observation.
     pub probe: ProbeCost,
 }

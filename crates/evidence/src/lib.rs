@@ -10,6 +10,7 @@
 pub mod capture;
 pub mod compat;
 pub mod counters;
+pub mod event;
 pub mod flow;
 pub mod followed;
 mod listed;
@@ -28,6 +29,7 @@ pub mod waiting;
 
 pub use capture::*;
 pub use counters::*;
+pub use event::*;
 pub use flow::*;
 pub use followed::*;
 pub use origin::*;

@@ -1,6 +1,7 @@
 //! The verdict contract: what `run`, `attach` and `show` print with `--format json`.
 use serde::{Deserialize, Serialize};
 
+use crate::event::EventReport;
 use crate::origin::{Origin, StartedCommand};
 use crate::subject::{Rung, Subject};
 use crate::usage::{CallReport, CpuReport};
@@ -53,6 +54,9 @@ pub struct Report {
     /// The host's CPUs; empty when unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<CpuReport>,
+    /// Events of the kernel that were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventReport>,
     /// Cost and losses of the observation.
     pub probe: ProbeReport,
 }

@@ -35,6 +35,7 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
             peek: true,
             progress: false,
             naming: if request.save.is_some() { Naming::All } else { Naming::Shown },
+            events: Vec::new(),
             // No fault starts a relay of parshall.
             read_relay: |_| None,
         },

@@ -113,6 +113,10 @@ fn programs(names: &mut Names, capture: &mut Capture) {
     }
     capture.threads.iter_mut().for_each(|thread| names.program("thread", &mut thread.comm));
     capture.thread_stalls.iter_mut().for_each(|stall| names.program("thread", &mut stall.waker_comm));
+    for cell in capture.events.iter_mut().flat_map(|event| &mut event.cells) {
+        names.program("process", &mut cell.process);
+        names.program("thread", &mut cell.thread);
+    }
 }
 
 fn title(names: &mut Names, title: &mut String) {

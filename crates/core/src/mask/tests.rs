@@ -1,6 +1,6 @@
 //! Captures made by hand, and what is left of them.
 use parshall_evidence::timeline::Names;
-use parshall_evidence::{Frame, Stack, Subject};
+use parshall_evidence::{EventCell, EventCounts, Frame, Stack, Subject};
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +29,14 @@ fn secret() -> Capture {
         |name: &str| Frame { name: name.to_owned(), module: "/srv/billing/bin/billing".to_owned(), kernel: false };
     let frames = vec![frame("checkout"), frame("py::pay:/srv/billing/pay.py"), frame("operator/(int, int)")];
     let words = ["parshall", "attach", "--cgroup", "/smith.slice", "--for=3s", "--save=/root/smith", "-o/root/smith"];
+    let cell = EventCell {
+        process: "billing".to_owned(),
+        thread: "billing-worker-3".to_owned(),
+        value: "NO_SOCKET".to_owned(),
+        ..EventCell::default()
+    };
     Capture {
+        events: vec![EventCounts { event: "skb:kfree_skb".to_owned(), cells: vec![cell], ..EventCounts::default() }],
         timeline: Some(timeline),
         subject: Subject { comms: vec!["billing".to_owned()], ..empty_capture().subject },
         stacks: vec![Stack { frames }],
@@ -51,6 +58,10 @@ fn the_same_name_has_the_same_pseudonym_everywhere() {
     let thread = names.thread.strip_suffix('3').unwrap();
     assert_eq!((names.process.as_str(), &thread[..7]), ("process-a", "thread-"));
     assert_eq!(timeline.names[&102].thread, format!("{thread}12"));
+    let event = &capture.events[0];
+    let cell = &event.cells[0];
+    assert_eq!((&cell.process, &cell.thread), (&names.process, &names.thread));
+    assert_eq!((event.event.as_str(), cell.value.as_str()), ("skb:kfree_skb", "NO_SOCKET"), "names of the kernel stay");
     let other = &timeline.names[&103];
     assert_eq!((other.process.as_str(), other.thread.as_str()), ("python3", "GC Thread#1"));
     assert_eq!(capture.subject.comms, ["process-a"]);

@@ -2,7 +2,7 @@
 //! symbols of each program and library have to be read.
 use std::collections::{BTreeMap, HashMap};
 
-use parshall_evidence::{CpuSample, ThreadRecord, ThreadStall};
+use parshall_evidence::{CpuSample, EventCounts, ThreadRecord, ThreadStall};
 
 /// Stacks of long times off the CPU that are named at most, those with most time first.
 const STALLED_MAX: usize = 1024;
@@ -12,6 +12,9 @@ const SAMPLED_MAX: usize = 16_384;
 /// Stacks of wakers that are named at most, those that ended most time first.
 const WAKERS_MAX: usize = 256;
 
+/// Stacks of events that are named at most, the most frequent first.
+const EVENTS_MAX: usize = 1024;
+
 /// The references to the stacks of a window.
 pub struct References<'a, S> {
     /// The threads of the subject.
@@ -20,13 +23,15 @@ pub struct References<'a, S> {
     pub stalls: S,
     /// CPU samples.
     pub samples: &'a [CpuSample],
+    /// Events of the kernel that were asked for.
+    pub events: &'a [EventCounts],
 }
 
 /// The stacks to name, in ascending order. A waker's stack tells whether an interrupt was the waker; it is needed only where the waker
 /// could otherwise be taken for a thread that worked for the sleeper, which must be of the same process.
 pub fn shown<'a>(of: References<'a, impl Iterator<Item = &'a ThreadStall>>) -> Vec<u32> {
     let process: HashMap<u32, u32> = of.threads.iter().map(|thread| (thread.tid, thread.pid)).collect();
-    let [mut stalled, mut wakers, mut sampled] = [(); 3].map(|()| BTreeMap::<u32, u64>::new());
+    let [mut stalled, mut wakers, mut sampled, mut counted] = [(); 4].map(|()| BTreeMap::<u32, u64>::new());
     let add = |sums: &mut BTreeMap<u32, u64>, stack: Option<u32>, weight: u64| {
         if let Some(stack) = stack {
             let sum = sums.entry(stack).or_default();
@@ -43,9 +48,13 @@ pub fn shown<'a>(of: References<'a, impl Iterator<Item = &'a ThreadStall>>) -> V
     for sample in of.samples {
         add(&mut sampled, sample.stack, sample.count);
     }
+    for cell in of.events.iter().flat_map(|event| &event.cells) {
+        add(&mut counted, cell.stack, cell.count);
+    }
     let mut stacks = most(stalled, STALLED_MAX);
     stacks.extend(most(wakers, WAKERS_MAX));
     stacks.extend(most(sampled, SAMPLED_MAX));
+    stacks.extend(most(counted, EVENTS_MAX));
     stacks.sort_unstable();
     stacks.dedup();
     stacks
@@ -60,7 +69,7 @@ fn most(sums: BTreeMap<u32, u64>, max: usize) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FdKind, OffCpu};
+    use parshall_evidence::{EventCell, FdKind, OffCpu};
 
     use super::*;
 
@@ -88,7 +97,17 @@ mod tests {
     fn shown_of(threads: &[(u32, u32)], stalls: &[ThreadStall], samples: &[CpuSample]) -> Vec<u32> {
         let thread = |&(pid, tid): &(u32, u32)| ThreadRecord { pid, tid, ..ThreadRecord::default() };
         let threads: Vec<ThreadRecord> = threads.iter().map(thread).collect();
-        shown(References { threads: &threads, stalls: stalls.iter(), samples })
+        shown(References { threads: &threads, stalls: stalls.iter(), samples, events: &[] })
+    }
+
+    #[test]
+    fn the_most_frequent_stacks_of_events_are_named() {
+        let cell = |stack, count| EventCell { stack, count, ..EventCell::default() };
+        let few = (0..EVENTS_MAX as u32).map(|n| cell(Some(n), 2));
+        let cells = few.chain([cell(Some(5_000), 1), cell(Some(6_000), 3), cell(None, 9)]).collect();
+        let events = [EventCounts { cells, ..EventCounts::default() }];
+        let named = shown(References { threads: &[], stalls: [].iter(), samples: &[], events: &events });
+        assert_eq!((named.len(), named.last()), (EVENTS_MAX, Some(&6_000)));
     }
 
     #[test]

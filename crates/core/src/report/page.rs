@@ -214,10 +214,14 @@ pub struct Table {
     pub title: Title,
     /// Their object.
     pub of: String,
-    /// Names of the columns; the first one has names, the others figures.
+    /// Names of the columns.
     pub head: Vec<&'static str>,
+    /// The first columns, which have names; the others have figures.
+    pub names: usize,
     /// Rows of as many cells, some of which may be empty.
     pub rows: Vec<Vec<String>>,
+    /// The stack of each row, in tables whose rows have one; empty in others.
+    pub stacks: Vec<Option<Stack>>,
 }
 
 /// Further causes that hold.

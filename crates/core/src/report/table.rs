@@ -1,16 +1,79 @@
-//! Tables of a full page: what the subject asked of the kernel, and what the CPUs did.
-use parshall_evidence::{CallReport, CpuReport, FdKind, Report};
+//! Tables of a page: the events that were asked for, what the subject asked of the kernel, and what the CPUs did.
+use parshall_evidence::{CallReport, CpuReport, EventCaller, EventReport, FdKind, Report};
 
-use super::head;
-use super::page::{Detail, Table, Title};
-use crate::units::{bytes, count, decimal, percent_fixed, quantity};
+use super::page::{Detail, Stack, Table, Title};
+use super::{head, stack};
+use crate::stats::ratio;
+use crate::units::{bytes, count, decimal, or, percent_fixed, quantity};
 
-/// The tables; a short page has none.
+/// Rows of an event on a short page and on a full one.
+const SHORT_CALLERS: usize = 3;
+const FULL_CALLERS: usize = 12;
+
+/// The tables; a short page has only that of what was asked for.
 pub(super) fn tables(report: &Report, detail: Detail) -> Vec<Table> {
+    let events = events(&report.events, detail);
     if detail == Detail::Short {
-        return Vec::new();
+        return events.into_iter().collect();
     }
-    calls(report).into_iter().chain(cpus(&report.cpus)).collect()
+    events.into_iter().chain(calls(report)).chain(cpus(&report.cpus)).collect()
+}
+
+fn events(events: &[EventReport], detail: Detail) -> Option<Table> {
+    let most = if detail == Detail::Full { FULL_CALLERS } else { SHORT_CALLERS };
+    let mut of = "Events of the kernel on the whole host, and what calls them".to_owned();
+    let losses =
+        events.iter().flat_map(|event| [(event.lost, event, "callers"), (event.without_stack, event, "stacks")]);
+    for (n, event, what) in losses.filter(|(n, ..)| *n > 0) {
+        of.push_str(&format!("; {} {} had too many different {what}", count(n), event.event));
+    }
+    let rows: Vec<(Vec<String>, Option<Stack>)> =
+        events.iter().flat_map(|event| event_rows(event, most, detail)).collect();
+    let (rows, stacks) = rows.into_iter().unzip();
+    (!events.is_empty()).then(|| Table {
+        title: Title("EVENTS"),
+        of,
+        head: vec!["event", "by", "what", "events/s", "share"],
+        names: 3,
+        rows,
+        stacks,
+    })
+}
+
+/// The sum of an event, `most` of its callers, and the others in one row.
+fn event_rows(event: &EventReport, most: usize, detail: Detail) -> Vec<(Vec<String>, Option<Stack>)> {
+    let row = |by: String, what: &str, per_s: f64, share: f64| {
+        vec![event.event.clone(), by, what.to_owned(), decimal(per_s), percent_fixed(share)]
+    };
+    let service = (event.of_subject > 0.0).then(|| format!(", {} the service", percent_fixed(event.of_subject)));
+    let all = if event.count > 0 { 1.0 } else { 0.0 };
+    let mut rows = vec![(row(format!("all{}", service.unwrap_or_default()), "", event.per_s, all), None)];
+    let shown = event.callers.iter().take(most);
+    rows.extend(shown.clone().map(|caller| {
+        (row(by(caller), &caller.value, caller.per_s, caller.share), stack::shown(&caller.stack, detail))
+    }));
+    let left = event.count.saturating_sub(shown.map(|caller| caller.count).sum());
+    if left > 0 {
+        let share = ratio(left as f64, event.count as f64);
+        rows.push((row("others".to_owned(), "", event.per_s * share, share), None));
+    }
+    rows
+}
+
+/// Who calls an event.
+fn by(caller: &EventCaller) -> String {
+    match caller.pid {
+        _ if caller.in_irq => "interrupts".to_owned(),
+        None => "idle CPUs".to_owned(),
+        Some(pid) => {
+            let thread = match caller.thread.as_str() {
+                "" => String::new(),
+                thread if thread == caller.process => String::new(),
+                thread => format!(" ({thread})"),
+            };
+            format!("{} {pid}{thread}", or(&caller.process, "process"))
+        }
+    }
 }
 
 fn calls(report: &Report) -> Option<Table> {
@@ -19,7 +82,9 @@ fn calls(report: &Report) -> Option<Table> {
         title: Title("CALLS"),
         of: format!("System calls of the service, by their time on a CPU{slices}"),
         head: vec!["call", "calls/s", "of its CPU time", "on CPU, each", "off CPU, each", "bytes, each", "failed"],
+        names: 1,
         rows: report.calls.iter().map(call).collect(),
+        stacks: Vec::new(),
     })
     .filter(|table| !table.rows.is_empty())
 }
@@ -73,6 +138,8 @@ fn cpus(cpus: &[CpuReport]) -> Option<Table> {
         title: Title("CPUS"),
         of: "The host's CPUs over the window".to_owned(),
         head,
+        names: 1,
         rows: cpus.iter().map(row).collect(),
+        stacks: Vec::new(),
     })
 }

@@ -53,6 +53,7 @@ pub fn empty_capture() -> Capture {
         counters: Some(rose(&[])),
         waiting: None,
         hardware: None,
+        events: Vec::new(),
         probe: ProbeCost { events: 10_000, ..ProbeCost::default() },
     }
 }

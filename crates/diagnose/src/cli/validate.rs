@@ -16,6 +16,7 @@ use super::args::{
     TrySubjectArgs,
 };
 use super::value::MAX_WINDOW;
+use crate::event;
 use crate::report::{Beside, Print};
 use crate::request::{AttachRequest, DoctorRequest, Naming, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
@@ -37,7 +38,7 @@ impl AttachArgs {
         let results = self.report.validate(self.observe.save.clone(), Destination::Stdout)?;
         Ok(AttachRequest {
             select: self.subject.validate(self.only)?,
-            observe: self.observe.validate(self.window, read_relay),
+            observe: self.observe.validate(self.window, read_relay)?,
             results,
         })
     }
@@ -57,7 +58,7 @@ impl RunArgs {
         Ok(RunRequest {
             program,
             arguments: words.collect(),
-            observe: self.observe.validate(self.window.unwrap_or(MAX_WINDOW), read_relay),
+            observe: self.observe.validate(self.window.unwrap_or(MAX_WINDOW), read_relay)?,
             exit_code: self.exit_code,
             results,
         })
@@ -102,6 +103,7 @@ impl TryArgs {
                 peek: !self.peek.no_peek,
                 progress: std::io::stderr().is_terminal(),
                 naming: Naming::Nothing,
+                events: Vec::new(),
                 read_relay: |_| None,
             },
             ask: !self.yes,
@@ -167,15 +169,17 @@ fn ports(given: Vec<Ports>) -> Result<Vec<u16>, UserError> {
 }
 
 impl ObserveArgs {
-    fn validate(self, window: Duration, read_relay: ReadRelay) -> ObserveOptions {
-        ObserveOptions {
+    /// Checks them. Events are looked up in the kernel.
+    fn validate(self, window: Duration, read_relay: ReadRelay) -> Result<ObserveOptions, UserError> {
+        Ok(ObserveOptions {
             window,
             rung: self.rung.map(Rung::from),
             peek: !self.peek.no_peek,
             progress: std::io::stderr().is_terminal(),
             naming: if self.save.is_some() { Naming::All } else { Naming::Shown },
+            events: event::find(&self.event)?,
             read_relay,
-        }
+        })
     }
 }
 

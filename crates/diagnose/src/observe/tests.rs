@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, FlowRecord, Role, ThreadRecord};
 use parshall_testkit::skip;
 
 use super::*;
+use crate::event;
 use crate::subject::resolve;
 use crate::testkit::child::{self, REPLY_BYTES, REQUEST_BYTES, Running};
 use crate::testkit::session::{self, Never};
@@ -201,4 +202,62 @@ fn an_error_at_the_begin_ends_the_window() {
     let refused = session.window(Duration::from_secs(60), &Never, || anyhow::bail!("the gate is shut"));
     assert_eq!(refused.expect_err("it cannot begin").to_string(), "the gate is shut");
     assert!(session::window(&mut session, 200, &Never).window_ns >= 200_000_000, "the next one can");
+}
+
+/// Counts calls of the subject by event, in two windows of one session.
+fn events_of(rung: Rung) {
+    let _turn = session::turn();
+    let mut child = child::start("obeys");
+    let events = event::find(&["raw_syscalls:sys_enter".to_owned()]).expect("every kernel has it");
+    let mut session = session::open_with(&Select::Pids(vec![child.pid()]), Some(rung), events);
+    for requests in [40, 15] {
+        let capture = window(&mut session, &mut child, &[&format!("ask 0 {requests}")]);
+        if capture.rung != rung {
+            return skip("events", &format!("not on the {} rung: {:?}", rung.as_str(), capture.blind));
+        }
+        let [counts] = &capture.events[..] else { panic!("{:?}", capture.blind) };
+        assert!(counts.cells.is_sorted_by(|a, b| a.count >= b.count));
+        assert!(counts.cells.iter().all(|cell| cell.pid != proc_fs::own_pid()), "our own calls are not the host's");
+        let own: Vec<_> = counts.cells.iter().filter(|cell| cell.pid == child.pid()).collect();
+        // Each request is sent, received, answered and received again.
+        let calls: u64 = own.iter().map(|cell| cell.count).sum();
+        assert!((4 * requests..40 * requests).contains(&calls), "{calls} calls: {own:?}");
+        let serves = own.iter().find(|cell| cell.thread == "serves").expect("its thread");
+        let stack = &capture.stacks[serves.stack.expect("calls come from a program") as usize];
+        assert!(stack.frames.iter().any(|frame| frame.is_named()), "{stack:?}");
+        let report = parshall_core::judge::judge(&capture);
+        assert!(report.events[0].of_subject > 0.0 && report.events[0].callers.iter().any(|caller| caller.subject));
+    }
+}
+
+#[test]
+fn events_are_counted_on_the_btf_rung() {
+    if parshall_testkit::root("events on the btf rung") {
+        events_of(Rung::Btf);
+    }
+}
+
+#[test]
+fn events_are_counted_on_the_tracepoint_rung() {
+    if parshall_testkit::root("events on the tracepoint rung") {
+        events_of(Rung::Tracepoint);
+    }
+}
+
+#[test]
+fn a_rung_without_probes_says_that_it_counts_no_events() {
+    if !parshall_testkit::root("events on the procfs rung") {
+        return;
+    }
+    let _turn = session::turn();
+    let mut child = child::start("obeys");
+    let events = event::find(&["page-faults".to_owned()]).expect("every kernel has it");
+    let mut session = session::open_with(&Select::Pids(vec![child.pid()]), Some(Rung::Procfs), events);
+    let capture = window(&mut session, &mut child, &["ask 0 3"]);
+    assert!(capture.events.is_empty());
+    assert!(
+        capture.blind.iter().any(|sentence| sentence.contains("events that were asked for")),
+        "{:?}",
+        capture.blind
+    );
 }

@@ -97,9 +97,21 @@ fn evidence(sheet: &mut Sheet, title: Title, rows: &[EvidenceRow]) {
 fn table(sheet: &mut Sheet, table: &Table) {
     sheet.heading(table.title);
     sheet.block(&escaped(&table.of));
-    let rule = format!("|---|{}", "---:|".repeat(table.head.len().saturating_sub(1)));
-    let rows = table.rows.iter().map(|cells| cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>());
-    sheet.table(&table.head, &rule, rows);
+    if table.rows.is_empty() {
+        return;
+    }
+    let figures = table.head.len().saturating_sub(table.names);
+    let mut rule = format!("|{}{}", "---|".repeat(table.names), "---:|".repeat(figures));
+    let mut head = table.head.clone();
+    if !table.stacks.is_empty() {
+        rule.push_str("---|");
+        head.push("stack");
+    }
+    let rows = table.rows.iter().enumerate().map(|(at, cells)| {
+        let stack = table.stacks.get(at).map(|stack| stack.as_ref().map_or_else(String::new, stack_line));
+        cells.iter().map(|cell| escaped(cell)).chain(stack).collect::<Vec<_>>()
+    });
+    sheet.table(&head, &rule, rows);
 }
 
 fn others(sheet: &mut Sheet, others: &Others) {

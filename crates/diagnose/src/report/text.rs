@@ -169,12 +169,21 @@ fn table(sheet: &mut Sheet, table: &Table) {
         })
         .collect();
     sheet.section(table.title, &table.of);
-    for (row, paint) in std::iter::once((&head, Paint::Head)).chain(rows.iter().map(|row| (row, Paint::Plain))) {
+    let line = |row: &[String]| {
         let cells = row.iter().zip(&widths).enumerate().map(|(at, (cell, width))| {
             let space = " ".repeat(width.saturating_sub(columns(cell)));
-            if at == 0 { format!("{cell}{space}") } else { format!("  {space}{cell}") }
+            if at < table.names { format!("{cell}{space}") } else { format!("{space}{cell}") }
         });
-        sheet.line(&" ".repeat(GUTTER), cells.collect::<String>().trim_end(), paint);
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    if !rows.is_empty() {
+        sheet.line(&" ".repeat(GUTTER), &line(&head), Paint::Head);
+    }
+    for (at, row) in rows.iter().enumerate() {
+        sheet.line(&" ".repeat(GUTTER), &line(row), Paint::Plain);
+        if let Some(Some(stack)) = table.stacks.get(at) {
+            sheet.hanging(&" ".repeat(6), &stack_line(stack));
+        }
     }
 }
 

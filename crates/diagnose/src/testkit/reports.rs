@@ -50,6 +50,43 @@ fn call(syscall: &str, fd: FdKind, per_s: f64, on_cpu_us: f64, cpu_share: f64) -
     }
 }
 
+/// The drops of a host, as `--event skb:kfree_skb` counts them.
+fn drops() -> EventReport {
+    let caller = |value: &str, count: u64, stack: &[&str]| EventCaller {
+        value: value.into(),
+        count,
+        per_s: count as f64 / 10.0,
+        share: count as f64 / 5_000.0,
+        stack: stack.iter().map(|frame| (*frame).to_owned()).collect(),
+        ..EventCaller::default()
+    };
+    let of = |pid: u32, process: &str, thread: &str, caller: EventCaller| EventCaller {
+        pid: Some(pid),
+        process: process.into(),
+        thread: thread.into(),
+        ..caller
+    };
+    let received = ["tcp_v4_rcv [k]", "ip_protocol_deliver_rcu [k]", "ip_local_deliver_finish [k]", "ip_rcv [k]"];
+    EventReport {
+        event: "skb:kfree_skb".into(),
+        count: 5_000,
+        per_s: 500.0,
+        of_subject: 0.3,
+        in_irq: 0.6,
+        lost: 12,
+        without_stack: 3,
+        callers: vec![
+            EventCaller { in_irq: true, ..caller("SOCKET_RCVBUFF", 3_000, &received) },
+            EventCaller {
+                subject: true,
+                ..of(811, "relay", "relay-#", caller("NO_SOCKET", 1_500, &["udp_queue_rcv_skb [k]", "sendto", "main"]))
+            },
+            of(77, "dhcp\u{1b}[2J", "dhcp\u{1b}[2J", caller("NOT_SPECIFIED", 400, &[])),
+            caller("NOT_SPECIFIED", 88, &[]),
+        ],
+    }
+}
+
 /// `0 of 4,812 segments retransmitted`.
 fn none_of(all: f64, unit: &str, what: &str) -> Figure {
     Figure { of: Some(all), ..figure(0.0, unit, what) }
@@ -95,6 +132,7 @@ pub fn empty() -> Report {
         time: TimeAccount::default(),
         calls: Vec::new(),
         cpus: Vec::new(),
+        events: Vec::new(),
         probe: ProbeReport { observed_share: 1.0, ..ProbeReport::default() },
     }
 }
@@ -311,6 +349,7 @@ pub fn thread_cause() -> Report {
             },
             CpuReport { cpu: 1, user: 0.02, system: 0.01, idle: 0.96, stolen: 0.01, ..CpuReport::default() },
         ],
+        events: vec![drops(), EventReport { event: "major-faults".into(), ..EventReport::default() }],
         probe: ProbeReport {
             cpu_ms: 480.0,
             observed_share: 0.048,

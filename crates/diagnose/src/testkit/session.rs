@@ -2,6 +2,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parshall_bpf::diagnose::event::Source;
 use parshall_evidence::{Capture, Rung};
 
 use crate::observe::Session;
@@ -30,12 +31,18 @@ impl Stop for Never {
 
 /// Attaches to what is selected.
 pub fn open(select: &Select, rung: Option<Rung>) -> Session {
+    open_with(select, rung, Vec::new())
+}
+
+/// The same, and these events are counted.
+pub fn open_with(select: &Select, rung: Option<Rung>, events: Vec<Source>) -> Session {
     let options = ObserveOptions {
         window: Duration::from_secs(30),
         rung,
         peek: true,
         progress: false,
         naming: Naming::Shown,
+        events,
         read_relay: |_| None,
     };
     Session::open(resolve(select).expect("it runs"), &options, None).expect("some rung is possible")

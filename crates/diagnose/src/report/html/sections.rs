@@ -173,26 +173,35 @@ pub fn evidence(title: Title, rows: &[EvidenceRow], basis: &Basis, figures: &Fig
 }
 
 pub fn table(table: &Table) -> Markup {
+    let name = table.title.0.to_lowercase();
+    if table.rows.is_empty() {
+        return section(&name, table.title, &html! { p { (clean(&table.of)) } });
+    }
     let body = html! {
         div.wide tabindex="0" role="region" aria-label=(clean(&table.of)) {
             table.figures {
                 caption { (clean(&table.of)) }
                 thead {
-                    tr { @for (at, name) in table.head.iter().enumerate() { th.figure[at > 0] scope="col" { (name) } } }
+                    tr {
+                        @for (at, name) in table.head.iter().enumerate() { th.figure[at >= table.names] scope="col" { (name) } }
+                        @if !table.stacks.is_empty() { th scope="col" { "stack" } }
+                    }
                 }
                 tbody {
-                    @for row in &table.rows {
+                    @for (nth, row) in table.rows.iter().enumerate() {
                         tr {
                             @for (at, cell) in row.iter().enumerate() {
-                                @if at == 0 { th scope="row" { (clean(cell)) } } @else { td.figure { (clean(cell)) } }
+                                @if at == 0 { th scope="row" { (clean(cell)) } }
+                                @else { td.figure[at >= table.names] { (clean(cell)) } }
                             }
+                            @if let Some(found) = table.stacks.get(nth) { td { @if let Some(found) = found { (stack(found)) } } }
                         }
                     }
                 }
             }
         }
     };
-    section(&table.title.0.to_lowercase(), table.title, &body)
+    section(&name, table.title, &body)
 }
 
 pub fn others(others: &Others, figures: &Figures<'_>) -> Markup {
