@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-/// The list must be page-aligned (io_register_pbuf_ring() of io_uring/kbuf.c).
-const PAGE: usize = 4096;
-
 /// Bytes received into one buffer. The buffer belongs to the caller until the chunk is given back, so a chunk cannot be
 /// copied.
 #[derive(Debug)]
@@ -38,7 +35,9 @@ struct Pages {
 
 impl Pages {
     fn new(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes.max(PAGE), PAGE).expect("a few MiB fit the address space");
+        // The kernel takes a list at the begin of a page only, which has up to 64 KiB (io_register_pbuf_ring() of io_uring/kbuf.c).
+        let page = rustix::param::page_size();
+        let layout = Layout::from_size_align(bytes.max(page), page).expect("a few MiB fit the address space");
         // SAFETY: the layout is not empty.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
