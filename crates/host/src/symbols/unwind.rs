@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
-use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, UnwindRegsNative, Unwinder, UnwinderNative};
+use framehop::{CacheNative, FrameAddress, MayAllocateDuringUnwind, Unwinder, UnwinderNative};
 
 use super::frame::FRAMES_MAX;
 use super::maps::{self, Budget, Mapping};
@@ -80,7 +80,8 @@ impl Unwinders {
         }
         let Some(process) = self.processes.get_mut(&stack.tgid) else { return addresses };
         let mut read = |address: u64| word(stack, address).ok_or(());
-        let mut registers = registers(stack);
+        let highest = process.maps.iter().map(|mapping| mapping.range.end).max().unwrap_or(0);
+        let mut registers = registers(stack, highest);
         let mut at = FrameAddress::from_instruction_pointer(stack.ip);
         while addresses.len() < FRAMES_MAX {
             process.add_module(stack.tgid, at.address_for_lookup(), &mut self.files);
@@ -127,13 +128,20 @@ impl Files {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn registers(stack: &UserStack) -> UnwindRegsNative {
-    UnwindRegsNative::new(stack.ip, stack.sp, stack.fp)
+fn registers(stack: &UserStack, _highest: u64) -> framehop::UnwindRegsNative {
+    framehop::UnwindRegsNative::new(stack.ip, stack.sp, stack.fp)
 }
 
 #[cfg(target_arch = "aarch64")]
-fn registers(stack: &UserStack) -> UnwindRegsNative {
-    UnwindRegsNative::new(stack.lr, stack.sp, stack.fp)
+use arm64_registers as registers;
+
+/// Programs with pointer authentication, as those of Debian 13, have a signature in the upper bits of return addresses. `highest` is an
+/// address above which the process has no code.
+#[cfg(any(target_arch = "aarch64", test))]
+fn arm64_registers(stack: &UserStack, highest: u64) -> framehop::aarch64::UnwindRegsAarch64 {
+    use framehop::aarch64::{PtrAuthMask, UnwindRegsAarch64};
+    let mask = PtrAuthMask::from_max_known_address(highest.max(stack.ip).max(1));
+    UnwindRegsAarch64::new_with_ptr_auth_mask(mask, stack.lr, stack.sp, stack.fp)
 }
 
 fn word(stack: &UserStack, address: u64) -> Option<u64> {
@@ -185,6 +193,17 @@ mod tests {
         assert!(program > 0 && modules[..program].iter().all(|module| module.starts_with("libc")), "{modules:?}");
         assert!(modules[program..].iter().any(|module| module.starts_with("libc")), "{modules:?}");
         assert_eq!(modules.last().map(String::as_str), Some(modules[program].as_str()), "{modules:?}");
+    }
+
+    #[test]
+    fn signatures_of_return_addresses_are_cut_off_on_arm64() {
+        let stack =
+            UserStack { tgid: 1, ip: 0xaaaa_b54f_7000, sp: 0, fp: 0, lr: 0x002d_aaaa_b54f_7010, memory: Vec::new() };
+        let registers = arm64_registers(&stack, 0xffff_a320_6000);
+        assert_eq!(registers.lr(), 0xaaaa_b54f_7010);
+        assert_eq!(registers.lr_mask().strip_ptr_auth(0xffb7_ffff_a320_5ffc), 0xffff_a320_5ffc);
+        let gone = UserStack { ip: 0, lr: 0, ..stack };
+        assert_eq!(arm64_registers(&gone, 0).lr(), 0);
     }
 
     #[test]
