@@ -11,13 +11,16 @@ use crate::stats::ratio;
 /// Fewer samples say nothing of a process.
 const SAMPLES_MIN: f64 = 20.0;
 
-/// Kernel functions of page faults, of mapping and of unmapping (mm/memory.c, mm/mmap.c).
-const FAULTS: [&str; 10] = [
+/// Kernel functions of page faults (mm/memory.c, and arch/x86/mm/fault.c and arch/arm64/mm/fault.c), of mapping and of unmapping (mm/mmap.c).
+const FAULTS: [&str; 13] = [
     "handle_mm_fault",
     "do_user_addr_fault",
     "do_anonymous_page",
     "asm_exc_page_fault",
     "exc_page_fault",
+    "do_page_fault",
+    "do_translation_fault",
+    "do_mem_abort",
     "clear_page",
     "unmap_vmas",
     "zap_pte_range",
