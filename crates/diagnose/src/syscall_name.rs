@@ -52,7 +52,7 @@ names! {
     SYS_init_module, SYS_inotify_add_watch, SYS_inotify_init1, SYS_inotify_rm_watch, SYS_io_cancel,
     SYS_io_destroy, SYS_io_getevents, SYS_io_setup, SYS_io_submit, SYS_io_uring_enter,
     SYS_io_uring_register, SYS_io_uring_setup, SYS_ioctl, SYS_ioprio_get, SYS_ioprio_set, SYS_kcmp,
-    SYS_kexec_file_load, SYS_kexec_load, SYS_keyctl, SYS_kill, SYS_landlock_add_rule,
+    SYS_kexec_load, SYS_keyctl, SYS_kill, SYS_landlock_add_rule,
     SYS_landlock_create_ruleset, SYS_landlock_restrict_self, SYS_lgetxattr, SYS_linkat, SYS_listen,
     SYS_listxattr, SYS_llistxattr, SYS_lookup_dcookie, SYS_lremovexattr, SYS_lseek, SYS_lsetxattr,
     SYS_madvise, SYS_mbind, SYS_membarrier, SYS_memfd_create, SYS_memfd_secret, SYS_migrate_pages,
@@ -93,14 +93,34 @@ names! {
     SYS_access, SYS_afs_syscall, SYS_alarm, SYS_arch_prctl, SYS_chmod, SYS_chown, SYS_creat, SYS_dup2,
     SYS_epoll_create, SYS_epoll_ctl_old, SYS_epoll_wait, SYS_epoll_wait_old, SYS_eventfd, SYS_fchmodat2,
     SYS_fork, SYS_futimesat, SYS_get_thread_area, SYS_getdents, SYS_getpgrp, SYS_getpmsg, SYS_getrlimit,
-    SYS_inotify_init, SYS_ioperm, SYS_iopl, SYS_lchown, SYS_link, SYS_lstat, SYS_mkdir, SYS_mknod,
+    SYS_inotify_init, SYS_ioperm, SYS_iopl, SYS_kexec_file_load, SYS_lchown, SYS_link, SYS_lstat, SYS_mkdir, SYS_mknod,
     SYS_modify_ldt, SYS_open, SYS_pause, SYS_pipe, SYS_poll, SYS_putpmsg, SYS_readlink, SYS_rename,
     SYS_renameat, SYS_rmdir, SYS_security, SYS_select, SYS_set_thread_area, SYS_setrlimit, SYS_signalfd,
     SYS_stat, SYS_symlink, SYS_sync_file_range, SYS_sysfs, SYS_time, SYS_tuxcall, SYS_unlink, SYS_uselib,
     SYS_ustat, SYS_utime, SYS_utimes, SYS_vfork, SYS_vserver,
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+/// Numbers of asm-generic/unistd.h that the libc crate has not, or not for each C library.
+#[cfg(target_arch = "aarch64")]
+const fn of_this_architecture(mut names: Names) -> Names {
+    const MORE: &[(usize, &str)] = &[
+        (38, "renameat"),
+        (84, "sync_file_range"),
+        (163, "getrlimit"),
+        (164, "setrlimit"),
+        (292, "io_pgetevents"),
+        (294, "kexec_file_load"),
+        (452, "fchmodat2"),
+    ];
+    let mut i = 0;
+    while i < MORE.len() {
+        names[MORE[i].0] = MORE[i].1;
+        i += 1;
+    }
+    names
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const fn of_this_architecture(names: Names) -> Names {
     names
 }
@@ -114,6 +134,9 @@ mod tests {
         assert_eq!(syscall_name(libc::SYS_read as i32), "read");
         assert_eq!(syscall_name(libc::SYS_epoll_pwait as i32), "epoll_pwait");
         assert_eq!(syscall_name(libc::SYS_io_uring_enter as i32), "io_uring_enter");
+        // Two that the architectures do not number alike.
+        let (futex, renameat) = if cfg!(target_arch = "x86_64") { (202, 264) } else { (98, 38) };
+        assert_eq!((syscall_name(futex), syscall_name(renameat)), ("futex".into(), "renameat".into()));
         assert_eq!(syscall_name(NO_SYSCALL), "");
         assert_eq!(syscall_name(-7), "syscall_-7");
         assert_eq!(syscall_name(511), "syscall_511");
