@@ -95,7 +95,7 @@ impl Host {
         Self {
             kernel: text("/proc/sys/kernel/osrelease"),
             architecture: std::env::consts::ARCH.to_owned(),
-            cpu: field("/proc/cpuinfo", "model name"),
+            cpu: cpu_name(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_gib: (memory_kib / f64::from(1 << 20)).round() as u64,
             governor: text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -199,6 +199,16 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The name of the first CPU in /proc/cpuinfo. arm64 has no name there, but numbers.
+fn cpu_name(cpuinfo: &str) -> String {
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| normal(value))
+    };
+    let numbers = || Some(format!("implementer {}, part {}", field("CPU implementer")?, field("CPU part")?));
+    field("model name").or_else(numbers).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +219,16 @@ mod tests {
         assert!(!host.kernel.is_empty() && host.cpus > 0 && host.memory_gib > 0, "{host:?}");
         assert!(host.sysctls.contains_key("net.ipv4.tcp_rmem") && host.offloads.contains_key("lo"), "{host:?}");
         assert_eq!(host.differences(&Host::now()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_cpu_has_a_name_or_numbers() {
+        let x86 = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 85\nmodel name\t: Intel(R)  Xeon(R)\n\nprocessor\t: 1\n";
+        assert_eq!(cpu_name(x86), normal("Intel(R)  Xeon(R)"));
+        let arm64 =
+            "processor\t: 0\nBogoMIPS\t: 125.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n";
+        assert_eq!(cpu_name(arm64), "implementer 0x41, part 0xd0c");
+        assert_eq!(cpu_name(""), "");
     }
 
     #[test]
