@@ -5,7 +5,7 @@
 help:
 	@echo "make demo      build a parshall that diagnoses, and let it diagnose a known fault"
 	@echo "make build     an optimised binary with everything: target/release/parshall (DEBUG=1: with line numbers for debuggers)"
-	@echo "make dist      what is released: a static binary, packages, an image, in target/dist"
+	@echo "make dist      what is released: a static binary, packages, an image, in target/dist (ARCH=aarch64: for arm64)"
 	@echo "make release   VERSION=x.y.z: prepares a release, and prints what is left to do"
 	@echo "make test      the checks and tests that CI runs"
 	@echo "make test-all  every check and test; before a release"
@@ -37,7 +37,7 @@ build:
 
 dist:
 	@scripts/setup dist
-	@scripts/dist
+	@scripts/dist $(if $(ARCH),--arch $(ARCH))
 
 release:
 	@scripts/setup dist
