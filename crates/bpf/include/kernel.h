@@ -714,8 +714,10 @@ struct task_struct___state {
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
 	long orig_ax;
+	unsigned long r10;
 	unsigned long di;
 	unsigned long si;
+	unsigned long dx;
 	unsigned long ax;
 	unsigned long ip;
 	unsigned long sp;

@@ -190,11 +190,15 @@ static __always_inline void no_descriptor(struct descriptor *d)
 	d->kind = FD_NONE;
 }
 
-/* The number of futex(2), whose first argument is an address. */
+/* The number of futex(2), whose first argument is an address, and of the calls that have flags of a receive. */
 #if defined(__TARGET_ARCH_x86)
 #define NR_FUTEX 202
+#define NR_RECVFROM 45
+#define NR_RECVMSG 47
 #else
 #define NR_FUTEX 98
+#define NR_RECVFROM 207
+#define NR_RECVMSG 212
 #endif
 
 /* The first argument of a system call with these registers. */
@@ -204,6 +208,16 @@ static __always_inline u64 first_argument(struct pt_regs *regs)
 	return READ(regs, di);
 #else
 	return READ(regs, orig_x0);
+#endif
+}
+
+/* The flags of a receive with these registers. */
+static __always_inline int receive_flags(s32 nr, struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return nr == NR_RECVFROM ? (int)READ(regs, r10) : nr == NR_RECVMSG ? (int)READ(regs, dx) : 0;
+#else
+	return nr == NR_RECVFROM ? (int)READ(regs, regs[3]) : nr == NR_RECVMSG ? (int)READ(regs, regs[2]) : 0;
 #endif
 }
 

@@ -77,6 +77,11 @@ const fn detail(programs: &'static [Program], lost: &'static str, causes: &'stat
     Observation { programs, lost, essential: false, causes }
 }
 
+/// The ends of system calls, for kernels that have not these tracepoints and take no programs at functions.
+const CALL_SENDS: Program = tracepoint("on_call_sends", "sys_exit", "5.5");
+const CALL_RECEIVES: Program = tracepoint("on_call_receives", "sys_exit", "5.5");
+/// What the object for kernels before 5.12 has and the other one has not.
+pub const OLDER_ONLY: [Program; 2] = [CALL_SENDS, CALL_RECEIVES];
 const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
 const RECEIVE_LENGTH: Program = tracepoint("on_recv", "sock_recv_length", "6.3");
 
@@ -89,8 +94,8 @@ pub const OBSERVATIONS: &[Observation] = &[
     essential(&[tracepoint("on_switch", "sched_switch", "5.5")], "when threads leave the CPU is not seen"),
     essential(&[tracepoint("on_waking", "sched_waking", "5.5")], "what wakes threads is not seen"),
     essential(&[tracepoint("on_segment", "tcp_probe", "5.5")], "the arrival of data and ACKs is not seen"),
-    essential(&[SEND_LENGTH, exit("on_inet_sendmsg", "inet_sendmsg")], "sends are not seen"),
-    essential(&[RECEIVE_LENGTH, exit("on_inet_recvmsg", "inet_recvmsg")], "receives are not seen"),
+    essential(&[SEND_LENGTH, exit("on_inet_sendmsg", "inet_sendmsg"), CALL_SENDS], "sends are not seen"),
+    essential(&[RECEIVE_LENGTH, exit("on_inet_recvmsg", "inet_recvmsg"), CALL_RECEIVES], "receives are not seen"),
     essential(
         &[tracepoint("on_state", "inet_sock_set_state", "5.5")],
         "the begin and the end of connections are not seen",
@@ -98,8 +103,16 @@ pub const OBSERVATIONS: &[Observation] = &[
     essential(&[iterator("dump_flows", "bpf_sk_storage_map", "5.9")], "the ledgers of connections cannot be read"),
     essential(&[iterator("dump_owners", "task_file", "5.8")], "the open connections of processes are not found"),
     essential(&[iterator("dump_threads", "task", "5.8")], "the ledgers of threads cannot be read"),
-    detail(&[SEND_LENGTH, exit("on_inet6_sendmsg", "inet6_sendmsg")], "sends by IPv6 are not seen", OF_CALLS),
-    detail(&[RECEIVE_LENGTH, exit("on_inet6_recvmsg", "inet6_recvmsg")], "receives by IPv6 are not seen", OF_CALLS),
+    detail(
+        &[SEND_LENGTH, exit("on_inet6_sendmsg", "inet6_sendmsg"), CALL_SENDS],
+        "sends by IPv6 are not seen",
+        OF_CALLS,
+    ),
+    detail(
+        &[RECEIVE_LENGTH, exit("on_inet6_recvmsg", "inet6_recvmsg"), CALL_RECEIVES],
+        "receives by IPv6 are not seen",
+        OF_CALLS,
+    ),
     detail(
         &[SEND_LENGTH, exit("on_inet_sendpage", "inet_sendpage")],
         "what sendfile() and splice() send is not seen",
@@ -206,6 +219,13 @@ pub fn chosen(refused: &[Refused]) -> Vec<Program> {
     chosen
 }
 
+/// All programs that are attached to functions, refused for one reason.
+pub fn functions(reason: &str) -> Vec<Refused> {
+    let programs = OBSERVATIONS.iter().flat_map(|observation| observation.programs);
+    let of_functions = programs.filter(|program| program.hook.is_function());
+    of_functions.map(|program| Refused { program: program.name.to_owned(), reason: reason.to_owned() }).collect()
+}
+
 /// Observations that are lost with the programs `loaded` but for those of `refused`.
 pub fn missing(loaded: &[Program], refused: &[Refused]) -> Vec<Missing> {
     let is_refused = |program: &Program| refused.iter().any(|one| one.program == program.name);
@@ -304,12 +324,26 @@ mod tests {
     }
 
     #[test]
+    fn without_programs_at_functions_the_ends_of_calls_are_seen() {
+        let mut refused = functions("error 524");
+        assert!(OLDER_ONLY.iter().all(|one| !chosen(&refused).contains(one)), "the tracepoints are better");
+        assert!(missing(&chosen(&refused), &refused).iter().all(|lost| !lost.essential));
+        refused.extend(without(&["on_send_end", "on_recv", "on_send_begin", "on_data_ready"]));
+        let loaded = chosen(&refused);
+        assert!(OLDER_ONLY.iter().all(|one| loaded.contains(one)));
+        assert!(loaded.iter().all(|program| !program.hook.is_function()));
+        let lost: Vec<&str> = missing(&loaded, &refused).iter().map(|lost| lost.lost).collect();
+        assert_eq!(lost.len(), 3, "{lost:?}");
+        assert!(lost[0].starts_with("what sendfile()") && lost[1].starts_with("when a send begins"), "{lost:?}");
+    }
+
+    #[test]
     fn what_nothing_replaces_is_lost_with_the_kernels_reason() {
         let timers = lost(&["on_timer"]);
         assert_eq!(timers.len(), 1);
         assert!(!timers[0].essential && timers[0].causes.contains(&"nagle-delayed-ack"));
         assert_eq!(timers[0].to_string(), "TCP's timers are not seen (on_timer: no such hook)");
-        assert!(lost(&["on_recv", "on_inet_recvmsg"]).iter().any(|lost| lost.essential));
+        assert!(lost(&["on_recv", "on_inet_recvmsg", "on_call_receives"]).iter().any(|lost| lost.essential));
     }
 
     #[test]

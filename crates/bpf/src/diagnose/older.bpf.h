@@ -23,6 +23,9 @@ struct {
 u32 has_mptcp_ports = 0;
 
 /* Both objects have the same variables, as user space knows one layout. */
+
+/* Set before load: the size of a kernel stack. The registers of user mode are at its end. */
+const volatile u64 kernel_stack_bytes = 0;
 const volatile struct flow no_flow = {};
 const volatile struct thread no_thread = {};
 
@@ -157,9 +160,6 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* include/asm/thread_info.h, page_64_types.h: the size of a kernel stack. The registers of user mode are at its end. */
-#define KERNEL_STACK 16384
-
 static __always_inline struct task_struct *current_task(void)
 {
 	return (struct task_struct *)bpf_get_current_task();
@@ -169,7 +169,7 @@ static __always_inline struct pt_regs *task_regs(struct task_struct *task)
 {
 	u64 stack = (u64)BPF_CORE_READ(task, stack);
 
-	return stack ? (struct pt_regs *)(stack + KERNEL_STACK - bpf_core_type_size(struct pt_regs)) : 0;
+	return stack ? (struct pt_regs *)(stack + kernel_stack_bytes - bpf_core_type_size(struct pt_regs)) : 0;
 }
 
 static __always_inline struct thread *thread_of(struct task_struct *task)

@@ -119,6 +119,8 @@ pub struct Config {
     pub without_frames: bool,
     /// The kernel is taken as one before 5.12: for tests.
     pub as_older: bool,
+    /// The kernel is taken as one that takes no programs at functions: for tests.
+    pub without_functions: bool,
     /// Types of the kernel that the programs are not told of, as if it were another version: for tests.
     pub without_types: Vec<&'static str>,
 }
@@ -193,6 +195,8 @@ const SLICE: &[&str] = &[
     "on_recv",
     "on_inet_recvmsg",
     "on_inet6_recvmsg",
+    "on_call_sends",
+    "on_call_receives",
     "on_timer",
 ];
 
@@ -262,17 +266,25 @@ impl Probes {
     pub fn load(config: &Config) -> Result<Self, Error> {
         let types = KernelTypes::read(&type_names(config), CAST);
         let mut refused = absent(types.as_ref());
-        OPEN_OLDER.set(config.as_older || !has_task_storage());
+        if config.without_functions {
+            refused.extend(features::functions("a test"));
+        }
+        let older = config.as_older || !has_task_storage();
         let programs = loop {
             let chosen = features::chosen(&refused);
+            OPEN_OLDER.set(older || features::OLDER_ONLY.iter().any(|program| chosen.contains(program)));
             if let Some(lost) = features::missing(&chosen, &refused).into_iter().find(|lost| lost.essential) {
                 return Err(Error::Essential(lost));
             }
             match load_some(config, types.as_ref(), &chosen) {
                 Ok(skel) => {
+                    if let Some(reason) = functions_refused(&skel, &chosen) {
+                        refused.extend(features::functions(&reason));
+                        continue;
+                    }
                     break BtfPrograms {
                         kept: RefCell::default(),
-                        attaches_once: kernel_release::running().is_some_and(|version| version < ATTACHES_AGAIN),
+                        attaches_once: attaches_once(),
                         skel,
                         loaded: chosen,
                         refused: refused.into(),
@@ -448,6 +460,23 @@ pub struct Tried {
     pub used: Vec<&'static str>,
 }
 
+/// The kernel's reason why it attaches none of the programs at functions, as on arm64 before 6.4; None where it does, or where none is
+/// chosen. An older kernel of x86 is not asked, because it attaches one only once.
+fn functions_refused(skel: &ProbesSkel<'_>, chosen: &[features::Program]) -> Option<String> {
+    if cfg!(target_arch = "x86_64") && attaches_once() {
+        return None;
+    }
+    let function = chosen.iter().find(|program| program.hook.is_function())?;
+    let program = libbpf_rs::skel::Skel::object(skel).progs_mut().find(|program| program.name() == function.name)?;
+    let (attached, messages) = with_messages(|| program.attach());
+    let error = attached.err()?;
+    Some(reason(&messages).map_or_else(|| error.to_string(), |(_, reason)| reason))
+}
+
+fn attaches_once() -> bool {
+    kernel_release::running().is_some_and(|version| version < ATTACHES_AGAIN)
+}
+
 /// An object that was not loaded, and why.
 struct Unloaded {
     /// The program, where it was one.
@@ -495,8 +524,13 @@ fn configure(rodata: &mut skel::types::rodata, config: &Config) {
     rodata.follow_children = (!config.without_children).into();
     rodata.peek = (!config.without_frames).into();
     rodata.call_flags = call_flags();
-    #[cfg(target_arch = "x86_64")]
-    (rodata.preempt_count_from_rq = preempt_count_from_rq());
+    rodata.kernel_stack_bytes = kernel_stack_bytes(rustix::param::page_size() as u64);
+    rodata.preempt_count_from_rq = preempt_count_from_rq();
+}
+
+/// The size of a kernel stack: include/asm/page_64_types.h of x86; asm/memory.h of arm64, where it is a page at least.
+fn kernel_stack_bytes(page_bytes: u64) -> u64 {
+    page_bytes.max(16 << 10)
 }
 
 /// The types that the object asks the kernel for, with those of the tracepoints: a kernel without the type has no such tracepoint.
@@ -522,7 +556,6 @@ fn absent(types: Option<&KernelTypes>) -> Vec<Refused> {
 }
 
 /// The offset of a CPU's preempt count from the CPU's run queue; 0 if the kernel's BTF does not have it.
-#[cfg(target_arch = "x86_64")]
 fn preempt_count_from_rq() -> i64 {
     let offsets = kernel_types::per_cpu_offsets(&["runqueues", "__preempt_count", "pcpu_hot"]);
     match (offsets[0], offsets[1].or(offsets[2])) {
@@ -603,8 +636,15 @@ mod tests {
                 open.open_object_mut().progs_mut().map(|program| (text(program.name()), text(program.section())));
             // Without storage in sockets the iterator goes over a map of them.
             let of_newer = |section: String| section.replace("iter/bpf_map_elem", "iter/bpf_sk_storage_map");
+            let mut listed = listed.clone();
+            listed.retain(|(name, _)| older || features::OLDER_ONLY.iter().all(|one| one.name != name));
             assert_eq!(programs.map(|(name, section)| (name, of_newer(section))).collect::<BTreeSet<_>>(), listed);
         }
+    }
+
+    #[test]
+    fn a_kernel_stack_has_a_page_at_least() {
+        assert_eq!([4096, 16 << 10, 64 << 10].map(kernel_stack_bytes), [16 << 10, 16 << 10, 64 << 10]);
     }
 
     #[test]

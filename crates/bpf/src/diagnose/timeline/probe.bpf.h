@@ -5,13 +5,11 @@
  * are small.
  */
 
-#if defined(__TARGET_ARCH_x86)
 /*
  * Set before load from the kernel's BTF: the offset of a CPU's preempt count (or of the structure that has it) from the CPU's run
- * queue. A ksym would be simpler, but it needs CONFIG_KALLSYMS_ALL.
+ * queue. A ksym would be simpler, but it needs CONFIG_KALLSYMS_ALL. On arm64 the count is in the task, and this is 0.
  */
 const volatile s64 preempt_count_from_rq = 0;
-#endif
 
 /* Returns false if the preempt count cannot be read on this kernel. */
 static __always_inline bool read_preempt_count(struct task_struct *current_task, u32 *value)
@@ -26,7 +24,7 @@ static __always_inline bool read_preempt_count(struct task_struct *current_task,
 		at += bpf_core_field_offset(struct pcpu_hot, preempt_count);
 	return !bpf_probe_read_kernel(value, sizeof(*value), (void *)at);
 #else
-	*value = current_task->thread_info.preempt.count;
+	*value = READ(current_task, thread_info.preempt.count);
 	return true;
 #endif
 }

@@ -38,7 +38,7 @@ static __always_inline void udp_enter_slice(struct sock *sk, struct udp_socket *
 		return;
 	u->gen = slice_gen;
 	u->arrivals = u->taken = 0;
-	queued = sk->sk_receive_queue.qlen + BPF_CORE_READ((struct udp_sock *)sk, reader_queue.qlen);
+	queued = READ(sk, sk_receive_queue.qlen) + BPF_CORE_READ((struct udp_sock *)sk, reader_queue.qlen);
 	u->queued_before = queued > arriving ? queued - arriving : 0;
 }
 
@@ -110,10 +110,10 @@ static __always_inline void udp_call(struct sock *sk, u64 id, u32 op, u32 bytes)
 	if (!r)
 		return;
 	fill_call(&r->call, REC_UDP_CALL, u->cookie, id, op, since ? since : now, now, bytes, &frame);
-	r->family = sk->__sk_common.skc_family;
-	r->sport = sk->__sk_common.skc_num;
-	r->dport = bpf_ntohs(sk->__sk_common.skc_dport);
-	r->bound = !!(BPF_CORE_READ_BITFIELD(sk, sk_userlocks) & BINDPORT_LOCK);
+	r->family = READ(sk, __sk_common.skc_family);
+	r->sport = READ(sk, __sk_common.skc_num);
+	r->dport = bpf_ntohs(READ(sk, __sk_common.skc_dport));
+	r->bound = !!(READ_BITS(sk, sk_userlocks) & BINDPORT_LOCK);
 	r->netns = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum);
 	r->pad = 0;
 	r->pad2 = 0;
