@@ -57,6 +57,17 @@ pub fn tunnel(reports: &Reports, values: &mut Values) {
     values.insert("tunnel show".into(), document(reports, "tunnel-show").map_or_else(|why| why, state));
 }
 
+/// Whether each engine of the relay has passed a file on, and whether a peer answers through a tunnel.
+pub fn transfers(reports: &Reports, values: &mut Values) {
+    let value = |reported: &Reported, right: &str| if reported.code == 0 { right.to_owned() } else { error(reported) };
+    for (name, reported) in reports {
+        if let Some(engine) = name.strip_prefix("transfer/") {
+            values.insert(format!("relay {engine}, a file"), value(reported, "arrives"));
+        }
+    }
+    values.insert("tunnel, a ping".into(), value(&reports["tunnel-ping"], "answered"));
+}
+
 /// The verdict of each `run/NAME`, with its confidence where the host does nothing else, the rung of all, lost events and the ledgers.
 pub fn verdicts(reports: &Reports, with_confidence: bool, values: &mut Values) {
     let (mut rungs, mut lost, mut ledgers) = (Vec::new(), 0, Ok(()));

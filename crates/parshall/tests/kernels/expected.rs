@@ -68,6 +68,13 @@ pub fn machine(name: &str) -> Machine {
     machine
 }
 
+impl Machine {
+    /// Its kernel and its programs are of arm64.
+    pub fn is_arm64(&self) -> bool {
+        self.kernel.contains("arm64")
+    }
+}
+
 impl Expected {
     /// The value that a machine must report. None for a check that has no line.
     fn right(&self, machine: &str, check: &str) -> Option<&String> {
@@ -94,6 +101,11 @@ pub fn seen(machine: &str, check: &str) -> Seen {
         return Seen::Wrong(value, why);
     }
     if expected.everywhere.get(check) == Some(&value) { Seen::Right } else { Seen::Differs(value) }
+}
+
+/// Whether anything was seen on a machine.
+pub fn was_seen(machine: &str) -> bool {
+    all_seen().contains_key(machine)
 }
 
 /// The checks and the values that are right on all machines.

@@ -29,16 +29,21 @@ pub type With = (PathBuf, String);
 pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: u32) -> Option<Reports> {
     let what = format!("parshall on the kernel {} of scripts/kernels", machine.kernel);
     if cfg!(not(target_arch = "x86_64")) {
-        skip(&what, "the guests are of x86_64");
+        skip(&what, "the guests are made on x86_64");
         return None;
     }
-    if !has(&["qemu-system-x86_64", "busybox", "cpio", "setpriv", "timeout"], &what) {
+    let qemu = if machine.is_arm64() { "qemu-system-aarch64" } else { "qemu-system-x86_64" };
+    if !has(&[qemu, "busybox", "cpio", "setpriv", "timeout"], &what) {
         return None;
     }
     if let Err(why) = there(&machine.kernel) {
         skip(&what, &format!("it is not there: {why}"));
         return None;
     }
+    let Some(parshall) = parshall(machine) else {
+        skip(&what, "its program is not there: scripts/dist --arch aarch64 --trial makes it");
+        return None;
+    };
     let _turn = Turn::take();
     // They stay until the next run, for whoever wants to know more than the test says.
     let logs =
@@ -56,9 +61,11 @@ pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: 
         .args(["boot", &machine.kernel])
         .args(&machine.boot);
     command.args(["--memory", "1536", "--limit", &limit_s.to_string()]);
-    command.arg("--with").arg(format!("{PARSHALL}=/usr/bin/parshall"));
-    let own = std::env::current_exe().unwrap();
-    command.arg("--with").arg(format!("{}=/usr/bin/kernels", own.display()));
+    command.arg("--with").arg(format!("{}=/usr/bin/parshall", parshall.display()));
+    if !machine.is_arm64() {
+        let own = std::env::current_exe().unwrap();
+        command.arg("--with").arg(format!("{}=/usr/bin/kernels", own.display()));
+    }
     for (from, to) in with {
         command.arg("--with").arg(format!("{}={to}", from.display()));
     }
@@ -82,6 +89,15 @@ pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: 
         last_lines(&console),
     );
     Some(reports)
+}
+
+/// The program that is tested. That of arm64 is built by scripts/check, as cargo has built only that of this host.
+fn parshall(machine: &Machine) -> Option<PathBuf> {
+    if !machine.is_arm64() {
+        return Some(PARSHALL.into());
+    }
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/trial-aarch64/parshall");
+    built.exists().then_some(built)
 }
 
 fn project_script(name: &str) -> PathBuf {

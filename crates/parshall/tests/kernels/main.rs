@@ -120,6 +120,19 @@ fn suites(machine: &str) {
     expected::compare(&machine, &values);
 }
 
+/// The same on arm64, by the program that `scripts/dist --arch aarch64 --trial` builds.
+fn arm64(machine: &str) {
+    let machine = expected::machine(machine);
+    let Some(reports) = guest::run(&machine, "arm64", include_str!("guest/arm64.sh"), &[], LIMIT_S) else { return };
+    let mut values = Values::new();
+    checks::rungs(&reports, &mut values);
+    checks::verdicts(&reports, true, &mut values);
+    checks::transfers(&reports, &mut values);
+    checks::tunnel(&reports, &mut values);
+    sockets::of_load(&reports, &mut values);
+    expected::compare(&machine, &values);
+}
+
 /// A test of each kind for each machine, with the name of the machine.
 macro_rules! long {
     ($($module:ident = $machine:literal: $($kind:ident)*;)*) => {
@@ -138,6 +151,9 @@ long! {
     on_6_1 = "6.1": verdicts testbeds suites;
     on_6_12 = "6.12": verdicts testbeds suites;
     on_newest = "newest": verdicts testbeds suites;
+    on_arm64_6_1 = "6.1 arm64": arm64;
+    on_arm64_6_12 = "6.12 arm64": arm64;
+    on_arm64_6_12_16k = "6.12 arm64 16k": arm64;
     without_tcp_diag = "6.12 without tcp_diag": verdicts;
     without_btf = "6.12 without BTF": verdicts;
 }

@@ -11,9 +11,9 @@ use crate::programs;
 const HEAD: &str = "# Kernels
 
 What parshall has on the stock kernels of Debian, from Linux 5.10 on. This page is drawn from the files with which the tests compare
-what they see in guests that run these kernels; [CONTRIBUTING.md](../CONTRIBUTING.md#kernels) says how to run one. `newest` is the kernel
+what they see in guests that run these kernels; [CONTRIBUTING.md](https://github.com/parshall/parshall/blob/main/CONTRIBUTING.md#kernels) says how to run one. `newest` is the kernel
 of Debian unstable. `lockdown` is lockdown=confidentiality, `without tcp_diag` has a kernel without this module, and `without BTF` an empty
-/sys/kernel/btf.
+/sys/kernel/btf. `arm64` is a kernel of that architecture, emulated as all are; `16k` has pages of 16 KiB.
 ";
 
 fn file() -> PathBuf {
@@ -39,7 +39,8 @@ fn in_place_of(kept: &str) -> String {
 }
 
 fn page() -> String {
-    let machines = expected::machines();
+    let machines: Vec<String> =
+        expected::machines().into_iter().filter(|machine| expected::was_seen(machine)).collect();
     let mut text = HEAD.to_owned();
     text +=
         "\n## What is checked\n\n`ok` is what the first column names. A number refers to the list below the table.\n\n";
@@ -60,6 +61,7 @@ fn page() -> String {
     };
     let rows: Vec<String> = expected::checks()
         .into_iter()
+        .filter(|(check, _)| machines.iter().any(|machine| !matches!(expected::seen(machine, check), Seen::Not)))
         .map(|(check, value)| row(&format!("{check}: {value}"), machines.iter().map(|machine| cell(&check, machine))))
         .collect();
     text += &table("check", &machines, rows.into_iter());
@@ -68,6 +70,8 @@ fn page() -> String {
         text += &format!("{}. {note}\n", n + 1);
     }
     let held = programs::golden();
+    // The guests of arm64 do not list them.
+    let machines: Vec<String> = machines.into_iter().filter(|machine| held.contains_key(machine)).collect();
     text += "\n## Programs\n\nThe BPF programs that the kernel holds while a process is observed, by the rung of the observation. The kernel keeps 15 \
              characters of a name. Where the last column names a program, the one of the row is loaded on kernels that refuse that.\n\n";
     let all: BTreeSet<&String> = held.values().flat_map(|held| &held.programs).collect();

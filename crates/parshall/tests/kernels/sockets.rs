@@ -37,15 +37,27 @@ const HELD: usize = 13;
 /// Of a socket: the inode of its namespace, its kind, its state, and its local and remote address, or for UNIX sockets its inode.
 type Row = (u64, String, String, String, String);
 
+/// The namespace of `guest/arm64.sh`, and the sockets of its load: a listener, and both ends of 4 connections.
+const OF_LOAD: ([&str; 1], usize) = (["c"], 9);
+
 /// Compares the rows of each backend.
 pub fn backends(reports: &Reports, values: &mut Values) {
+    compare(reports, &NAMESPACES, 2 * HELD, values);
+}
+
+/// The same on arm64.
+pub fn of_load(reports: &Reports, values: &mut Values) {
+    compare(reports, &OF_LOAD.0, OF_LOAD.1, values);
+}
+
+fn compare(reports: &Reports, namespaces: &[&str], held: usize, values: &mut Values) {
     let mut expected = BTreeSet::new();
-    for name in NAMESPACES {
+    for name in namespaces {
         let inode = reports[&format!("netns-{name}")].stdout.trim().parse().unwrap();
         expected.extend(reports[&format!("ss-{name}")].stdout.lines().map(|line| of_ss(line, inode)));
     }
     let inodes: BTreeSet<u64> = expected.iter().map(|row| row.0).collect();
-    assert!(expected.len() == 2 * HELD, "ss has other rows: {expected:#?}");
+    assert!(expected.len() == held, "ss has other rows: {expected:#?}");
     for backend in ["walk", "netlink"] {
         let reported = &reports[&format!("sockets-{backend}")];
         let value = rows(reported, &inodes).map_or_else(|why| why, |rows| difference(&rows, &expected));
