@@ -126,7 +126,8 @@ fn arm64(machine: &str) {
     let Some(reports) = guest::run(&machine, "arm64", include_str!("guest/arm64.sh"), &[], LIMIT_S) else { return };
     let mut values = Values::new();
     checks::rungs(&reports, &mut values);
-    checks::verdicts(&reports, true, &mut values);
+    // The emulation of arm64 is so slow that the confidence differs from run to run.
+    checks::verdicts(&reports, false, &mut values);
     checks::transfers(&reports, &mut values);
     checks::tunnel(&reports, &mut values);
     sockets::of_load(&reports, &mut values);
