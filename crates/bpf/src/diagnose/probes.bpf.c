@@ -9,6 +9,7 @@
 #include "diagnose/udp/probe.bpf.h"
 #include "diagnose/net/probe.bpf.h"
 #include "diagnose/flow/probe.bpf.h"
+#include "diagnose/flow/call_end.bpf.h"
 #include "diagnose/timer/probe.bpf.h"
 #include "diagnose/sample/probe.bpf.h"
 #include "diagnose/lifecycle/probe.bpf.h"
