@@ -83,8 +83,8 @@ pub struct ObserveArgs {
     #[arg(long, value_name = "RUNG")]
     pub(super) rung: Option<RungArg>,
     /// Also count an event of the kernel, on the whole host, by who calls it with which stack: a tracepoint (`skb:kfree_skb`, with the
-    /// reason of each drop) or one of perf's software events (`page-faults`); may be given up to eight times. A frequent event costs the
-    /// host 1 to 3 µs each time
+    /// reason of each drop) or one of perf's software events (`page-faults`); may be given up to eight times. An event that is
+    /// frequent slows the host down: the report says what it took
     #[arg(long, value_name = "NAME")]
     pub(super) event: Vec<String>,
     #[command(flatten)]
