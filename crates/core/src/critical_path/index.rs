@@ -80,6 +80,16 @@ pub enum Client {
     Unseen,
 }
 
+/// A reply to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Answer {
+    pub at_ns: u64,
+    /// The served socket.
+    pub socket: FlowId,
+    /// Who sent it.
+    pub tid: u32,
+}
+
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
     /// What was observed.
@@ -108,7 +118,7 @@ pub struct Index<'a> {
     /// By thread, from when to when it had a request to answer, in order.
     at_work: HashMap<u32, Vec<(u64, u64)>>,
     /// By process, when it answered requests, and on which socket.
-    answers: HashMap<u32, Vec<(u64, FlowId)>>,
+    answers: HashMap<u32, Vec<Answer>>,
     /// Limits by what has them: the requests that arrive at a port.
     limits: HashMap<(bool, u16), Vec<Limit>>,
     /// How many requests at a time a process with a limit passes on to a server, by process and address of the server.
@@ -302,11 +312,16 @@ impl<'a> Index<'a> {
         calls.iter().any(|call| call.op == Op::Receive && call.at_ns <= at && serves(call) && !is_answered(call))
     }
 
-    fn find_answers(&self) -> HashMap<u32, Vec<(u64, FlowId)>> {
-        let mut answers: HashMap<u32, Vec<(u64, FlowId)>> = HashMap::new();
+    fn find_answers(&self) -> HashMap<u32, Vec<Answer>> {
+        let mut answers: HashMap<u32, Vec<Answer>> = HashMap::new();
         for request in self.requests.values().flatten() {
-            if let Some(names) = request.reply_tid.and_then(|tid| self.names(tid)) {
-                answers.entry(names.pid).or_default().push((request.end_ns, request.socket));
+            let Some(tid) = request.reply_tid else { continue };
+            if let Some(names) = self.names(tid) {
+                answers.entry(names.pid).or_default().push(Answer {
+                    at_ns: request.end_ns,
+                    socket: request.socket,
+                    tid,
+                });
             }
         }
         answers.values_mut().for_each(|answers| answers.sort_unstable());
@@ -354,18 +369,24 @@ impl<'a> Index<'a> {
         self.limits.get(&(udp, port)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the process of a thread passes no more than a few requests at a time on to the server that a socket is connected to.
-    pub fn is_limited(&self, tid: u32, socket: &Socket) -> bool {
-        self.names(tid).is_some_and(|names| self.limited.contains_key(&(names.pid, socket.remote)))
+    /// How many requests at a time the process of a thread passes on to the server that a socket is connected to, if it has a limit.
+    pub fn limit(&self, tid: u32, socket: &Socket) -> Option<u32> {
+        self.limited.get(&(self.names(tid)?.pid, socket.remote)).copied()
     }
 
-    /// Whether a process answered requests on other served sockets than this one in a span of time.
-    pub fn answered_others(&self, tid: u32, own: FlowId, from: u64, to: u64) -> bool {
-        let Some(pid) = self.names(tid).map(|names| names.pid) else { return false };
-        self.answers.get(&pid).is_some_and(|answers| {
-            let later = &answers[answers.partition_point(|(at, _)| *at < from)..];
-            later.iter().take_while(|(at, _)| *at <= to).any(|(_, socket)| *socket != own)
-        })
+    /// The answers that the process of a thread gave from one time to another to other requests than the one that came on `own` and is
+    /// answered at `end_ns`: one connection may carry many at a time.
+    pub fn answers_to_others(
+        &self,
+        tid: u32,
+        (own, end_ns): (FlowId, u64),
+        (from, to): (u64, u64),
+    ) -> impl Iterator<Item = &Answer> {
+        let all = self.names(tid).and_then(|names| self.answers.get(&names.pid)).map_or(&[][..], Vec::as_slice);
+        let later = all[all.partition_point(|answer| answer.at_ns < from)..].iter();
+        later
+            .take_while(move |answer| answer.at_ns <= to)
+            .filter(move |answer| answer.socket != own || answer.at_ns < end_ns)
     }
 
     fn find_usual_wakers(&self) -> BTreeMap<u32, u32> {

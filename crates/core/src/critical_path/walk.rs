@@ -6,7 +6,7 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::{Client, Index, NAMES_PORT, Rest};
+use super::index::{Answer, Client, Index, NAMES_PORT, Rest};
 use super::requests::Request;
 use super::step::{Piece, Step, Target};
 use crate::wait::Wait;
@@ -24,8 +24,8 @@ const NESTED_MAX: u32 = 48;
 /// What a thread that is walked works on.
 #[derive(Debug, Clone, Copy)]
 enum Task {
-    /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`.
-    Request { socket: FlowId, reader: u32, turn_end: u64 },
+    /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`, and was answered at `end_ns`.
+    Request { socket: FlowId, reader: u32, turn_end: u64, end_ns: u64 },
     /// The thread is to read this request.
     Unread { socket: FlowId },
     /// Something that another thread waits for.
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
             return self.emit(Step::new(reader, HopKind::OtherRequest), hi.saturating_sub(read));
         }
         let turn_end = self.index.turn_end(reader, request.read_ns);
-        let task = Task::Request { socket, reader, turn_end };
+        let task = Task::Request { socket, reader, turn_end, end_ns: request.end_ns };
         self.job = request.job;
         match (
             request.reply_tid,
@@ -145,7 +145,12 @@ impl<'a> Walk<'a> {
                 self.thread(reader, read, rest.before.at_ns, task);
                 self.rest(&rest);
                 let (reader, turn_end) = (rest.last.tid, self.index.turn_end(rest.last.tid, rest.last.at_ns));
-                self.thread(tid, rest.last.at_ns, hi, Task::Request { socket, reader, turn_end });
+                self.thread(
+                    tid,
+                    rest.last.at_ns,
+                    hi,
+                    Task::Request { socket, reader, turn_end, end_ns: request.end_ns },
+                );
             }
             (Some(tid), None) => self.thread(tid, read, hi, task),
             (None, _) => self.unanswered(request, read, hi, task),
@@ -283,7 +288,7 @@ impl<'a> Walk<'a> {
             (Why::Throttled, _) => HopKind::Throttled,
             (_, Wait::Multiplex) => return self.event(off, span, lo, turn, task),
             (_, Wait::Futex) => return self.futex(off, span, lo, task),
-            (_, Wait::SocketReceive) => return self.receive(off, span, lo, task),
+            (_, Wait::SocketReceive) => return self.receive(off, span, lo, turn, task),
             (_, Wait::Sleep) => HopKind::Timer,
             (_, Wait::Connect) => HopKind::Connect,
             (_, Wait::PageFault) => HopKind::Memory,
@@ -387,8 +392,19 @@ impl<'a> Walk<'a> {
     /// Whether the reply that came was that to another request, after which this one had its turn: what is passed on has a limit, and
     /// that other one was answered in the turn in which the thread asked for this request, at `to`.
     fn is_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
-        let Task::Request { socket: own, .. } = task else { return false };
-        self.index.is_limited(tid, socket) && self.index.answered_others(tid, own, from, self.index.turn_end(tid, to))
+        let Task::Request { socket: own, end_ns, .. } = task else { return false };
+        let span = (from, self.index.turn_end(tid, to));
+        self.index.limit(tid, socket).is_some()
+            && self.index.answers_to_others(tid, (own, end_ns), span).next().is_some()
+    }
+
+    /// Whether a thread that received from a server at `from` answered another request with it, before it did at `to` what this one
+    /// needs: several of its kind do that for one request each.
+    fn works_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
+        let Task::Request { socket: own, end_ns, .. } = task else { return false };
+        let by_itself = |answer: &Answer| answer.tid == tid;
+        self.index.limit(tid, socket).is_some_and(|most| most > 1)
+            && self.index.answers_to_others(tid, (own, end_ns), (from, to)).any(by_itself)
     }
 
     /// A sleep over many descriptors about which only the waker tells.
@@ -634,7 +650,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A sleep in a receive on one socket.
-    fn receive(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, task: Task) -> Next {
+    fn receive(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
         let (begin, wake) = span;
         let Some(socket) = self.index.socket(off.target) else {
             return self.woken(off, HopKind::Pipe, span);
@@ -655,6 +671,10 @@ impl<'a> Walk<'a> {
                 }
             }
             _ if socket.serves => self.emit(step, wake - begin),
+            _ if self.works_for_another(off.tid, socket, (wake, turn), task) => {
+                let step = Step { kind: HopKind::Turn, ..step };
+                self.within(step, |w| w.reply(Step::of(off, HopKind::Reply), off.target, begin, wake));
+            }
             _ => self.reply(Step::of(off, HopKind::Reply), off.target, begin, wake),
         }
         Next::Before(begin)

@@ -83,6 +83,82 @@ fn requests_that_wait_for_their_turn_on_a_connection() {
     }
 }
 
+/// 101 reads up to six requests at a time from one connection of HTTP/2, and asks 9000 for two of them at a time, for 100 each.
+fn one_connection_of_many_streams() -> Script {
+    use parshall_evidence::timeline::{Frame, Op, Protocol};
+    let mut script = Script::new().socket(1, served_socket(7000), 101);
+    script = script.socket(8, client_socket(9000), 101).socket(9, client_socket(9000), 101);
+    script.timeline.slices = vec![(0, 2000)];
+    let mut streams = Vec::new();
+    for n in 0..6u64 {
+        (script, streams) = (script.receives(101, 1, 50 + n, 50 + n), [streams, vec![n]].concat());
+    }
+    script = script.sends(101, 8, 70).sends(101, 9, 71);
+    for n in 0..34u64 {
+        let (at, back) = (120 + 50 * n, 8 + n % 2);
+        script = script.sleeps(101, at - 30, at, EPOLL, Waker::SoftIrq).receives(101, back, at, at);
+        // Its stream, the next one to be asked for, and a new one.
+        script = script.sends(101, 1, at + 1).sends(101, back, at + 2).receives(101, 1, at + 4, at + 5);
+        streams.extend([n, n + 6]);
+    }
+    let calls = script.timeline.calls.get_mut(&1).expect("calls");
+    for (call, n) in calls.iter_mut().zip(streams) {
+        let stream = 2 * n as u32 + 1;
+        let frame =
+            Frame { protocol: Protocol::Http2, kind: 1, flags: u8::from(call.op == Op::Send), length: 100, stream };
+        call.frame = Some(frame);
+    }
+    script
+}
+
+#[test]
+fn requests_of_one_connection_wait_for_their_turn_too() {
+    let service = only(one_connection_of_many_streams());
+    let limit = service.limits.iter().find(|limit| limit.next.is_some()).expect("a limit");
+    assert_eq!((limit.most, service.connections), (2, 1));
+    let all = ways(&service);
+    let ns_of = |begin: &str| all.iter().filter(|(way, _)| way.starts_with(begin)).map(|(_, ns)| *ns).sum::<u64>();
+    // Four wait while two are asked for.
+    let (turn, own) = (ns_of("101:Turn > 101:Reply"), ns_of("101:Reply"));
+    assert!(turn > own && own > 1000, "{all:?}");
+}
+
+/// 101 reads the requests of six clients, and each of `workers` threads asks 9000 for one at a time, sleeps for the 100 that this takes,
+/// and answers it.
+fn pool_of_threads(workers: u64) -> Script {
+    let mut script = (1..=6).fold(Script::new(), |script, client| script.socket(client, served_socket(7000), 101));
+    script.timeline.slices = vec![(0, 2000)];
+    for n in 0..6 {
+        script = script.receives(101, 1 + n, 50 + n, 50 + n);
+    }
+    script = script.sleeps(101, 60, 1990, EPOLL, Waker::SoftIrq);
+    let step = 100 / workers;
+    for n in 0..1800 / step {
+        let (tid, back, client) = (102 + (n % workers) as u32, 10 + n % workers, 1 + n % 6);
+        let at = 70 + step * n;
+        script = script.socket(back, client_socket(9000), tid).sends(tid, back, at);
+        let sleep = OffCpu { syscall: RECV, waker: Waker::SoftIrq, target: back, ..off(tid, at + 1, at + 95, at + 95) };
+        script = script.off(sleep).receives(tid, back, at + 95, at + 95).sends(tid, client, at + 98);
+        script = script.receives(101, client, at + 99, at + 99);
+    }
+    script
+}
+
+#[test]
+fn requests_that_wait_for_a_thread_of_a_pool_that_asks() {
+    let service = only(pool_of_threads(2));
+    let limit = service.limits.iter().find(|limit| limit.next.is_some()).expect("a limit");
+    assert_eq!(limit.most, 2);
+    let turn = |service: &Service| {
+        let all = ways(service);
+        all.iter().filter(|(way, _)| way.contains("Turn")).map(|(_, ns)| *ns).sum::<u64>()
+    };
+    assert!(turn(&service) > service.followed_ns / 2, "{:?}", ways(&service));
+    // As many threads as requests: none waits for another one.
+    let service = only(pool_of_threads(6));
+    assert_eq!(turn(&service), 0, "{:?}", ways(&service));
+}
+
 /// 101 keeps its connection to 9000 for one of four clients at a time, each of which asks two short questions, 60 apart, while it has it. Or
 /// it asks nothing for them: they wait for what comes.
 fn one_session(asks: bool) -> Script {
