@@ -212,7 +212,7 @@ fn superframes_of_udp_stay_whole() {
         batch.end(1000);
         assert_eq!(batch.transmit(here.as_fd(), 0).unwrap(), 1);
         for _ in 0..40 {
-            assert_eq!(there.recv(&mut [0; 2000]).unwrap(), 1000);
+            assert_eq!(support::received(&there, &mut [0; 2000]), 1000);
         }
         let [a, b] = read();
         let packets = (a.packets_read - before[0].packets_read, b.packets_written - before[1].packets_written);
@@ -278,7 +278,7 @@ fn threads_keep_the_order() {
             });
             let (mut last, mut number) = (None, [0; 4]);
             while last < Some(19_000) {
-                there.recv(&mut number).unwrap();
+                support::received(&there, &mut number);
                 let n = u32::from_be_bytes(number);
                 assert!(last < Some(n), "{n} came after {last:?}");
                 last = Some(n);

@@ -53,7 +53,7 @@ pub fn found(index: &Index<'_>) -> Vec<Service> {
     services
 }
 
-/// The requests of [`found`], one by one: by service in the order of their ports, those of a connection one after the other, the connection
+/// The requests of `found`, one by one: by service in the order of their ports, those of a connection one after the other, the connection
 /// that waited longest first.
 pub fn requests_by_connection(index: &Index<'_>) -> Vec<Request> {
     let mut all = Vec::new();

@@ -218,8 +218,18 @@ pub fn connected_udp_pair(hosts: &[Host; 2], port: u16) -> [UdpSocket; 2] {
     let [here, there] = udp_pair(hosts, port);
     here.connect(inside(2, port)).unwrap();
     here.send(&[0]).unwrap();
-    assert_eq!(there.recv(&mut [0; 8]).unwrap(), 1, "there is a session");
+    assert_eq!(received(&there, &mut [0; 8]), 1, "there is a session");
     [here, there]
+}
+
+/// The length of the next datagram. A wait with a timeout ends with EINTR when the process was stopped meanwhile.
+pub fn received(socket: &UdpSocket, buffer: &mut [u8]) -> usize {
+    loop {
+        match socket.recv(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            received => return received.unwrap(),
+        }
+    }
 }
 
 /// A socket on each host, on one port.
