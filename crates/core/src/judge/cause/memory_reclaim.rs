@@ -83,6 +83,11 @@ mod tests {
         let report = judge(&capture);
         assert_eq!(report.verdict.cause.as_deref(), Some("memory-reclaim"));
         assert!(report.verdict.summary.contains("/small may use 8"), "{}", report.verdict.summary);
+        // A wait that has not ended has read nothing.
+        capture.services[0].waited = true;
+        (capture.services[0].requests, capture.services[0].unanswered) = (0, 3);
+        assert_eq!(verdict_of(&capture), "blocking-disk-io");
+        (capture.services[0].waited, capture.services[0].requests, capture.services[0].unanswered) = (false, 60, 0);
         capture.counters = memory(10 << 20);
         assert_eq!(verdict_of(&capture), "blocking-disk-io");
         // Nearly all that was read had been in memory, but a few pages do not take most of a second.

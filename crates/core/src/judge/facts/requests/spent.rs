@@ -303,7 +303,8 @@ impl<'c> Context<'c> {
             HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             HopKind::Disk if is_log(leaf) => Spent::Log,
-            HopKind::Disk if self.reads_back(leaf, part.rec.ns) => Spent::Memory,
+            // A wait that nothing has ended reads nothing back.
+            HopKind::Disk if !self.service.waited && self.reads_back(leaf, part.rec.ns) => Spent::Memory,
             HopKind::Disk => Spent::Disk,
             HopKind::Memory if self.waits_for_mapping(leaf) => Spent::PageFaults,
             HopKind::Memory => Spent::Memory,
