@@ -60,14 +60,20 @@ impl Wait {
 
     /// The thread waits for work to come, not for work to be done.
     pub fn is_for_work(self) -> bool {
-        matches!(self, Wait::Multiplex | Wait::Accept | Wait::SocketReceive)
+        self.is_for_new_work() || self == Wait::SocketReceive
+    }
+
+    /// The same, without a receive, which may be that of an answer.
+    pub fn is_for_new_work(self) -> bool {
+        matches!(self, Wait::Multiplex | Wait::Accept)
     }
 }
 
-/// The share of its observed time that a thread was blocked in waits that `is` takes; 0 where nothing of it was observed.
-pub fn blocked_share(thread: &ThreadRecord, is: impl Fn(Wait) -> bool) -> f64 {
+/// The share of its observed time that a thread was blocked in waits that `is` takes, by their kind and their system call; 0 where nothing
+/// of it was observed.
+pub fn blocked_share(thread: &ThreadRecord, is: impl Fn(Wait, &str) -> bool) -> f64 {
     let blocked = thread.off_cpu.iter().filter(|cell| cell.why == OffCpu::Blocked);
-    let waits = blocked.filter(|cell| is(Wait::of(&cell.syscall_name, cell.fd, cell.syscall)));
+    let waits = blocked.filter(|cell| is(Wait::of(&cell.syscall_name, cell.fd, cell.syscall), &cell.syscall_name));
     ratio(waits.fold(0u64, |sum, cell| sum.saturating_add(cell.ns)) as f64, thread.observed_ns as f64)
 }
 

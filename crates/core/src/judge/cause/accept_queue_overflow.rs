@@ -12,7 +12,7 @@ use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
-use crate::wait::{Wait, blocked_share};
+use crate::wait::blocked_share;
 use parshall_evidence::{ListenerCounters, Place, ShareOf};
 
 /// The entry in the list.
@@ -125,9 +125,7 @@ fn unserved<'a>(facts: &Facts<'a>) -> Option<Unserved<'a>> {
 const WAITS_FOR_WORK: f64 = 0.5;
 
 fn waits_for_work(facts: &Facts<'_>, pid: u32) -> bool {
-    // A receive may be that of an answer.
-    let is_for_work = |wait: Wait| matches!(wait, Wait::Multiplex | Wait::Accept);
-    facts.threads_of(pid).any(|thread| blocked_share(thread.rec, is_for_work) >= WAITS_FOR_WORK)
+    facts.threads_of(pid).any(|thread| blocked_share(thread.rec, |wait, _| wait.is_for_new_work()) >= WAITS_FOR_WORK)
 }
 
 impl Unserved<'_> {

@@ -230,8 +230,7 @@ impl<'a> Scene<'a> {
 
     /// A hop of a thread that would take in what nobody has, if the processes that hold an end have one: it waits for work.
     fn taker_hop(&self, end: &'a WaitingEnd, kind: HopKind) -> Hop {
-        let takes =
-            |t: &&WaitingThread| matches!(Wait::of(&t.syscall_name, t.fd, t.syscall), Wait::Multiplex | Wait::Accept);
+        let takes = |t: &&WaitingThread| Wait::of(&t.syscall_name, t.fd, t.syscall).is_for_new_work();
         let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten().copied();
         threads.find(takes).map_or_else(|| self.any_hop(end, kind), |thread| hop(thread, kind))
     }

@@ -3,7 +3,7 @@
 //! others at once, is a long poll or a subscription.
 use std::collections::BTreeSet;
 
-use parshall_evidence::{Capture, OffCpu, OffCpuCell, Service, ThreadRecord};
+use parshall_evidence::{Capture, Service, ThreadRecord};
 
 use crate::stats::ratio;
 use crate::wait::{Wait, blocked_share};
@@ -53,17 +53,15 @@ fn only_thread(capture: &Capture, pid: u32) -> Option<&ThreadRecord> {
 
 /// It is blocked most of the time, and next to never waits for work.
 fn never_rests(thread: &ThreadRecord) -> bool {
-    rests_share(thread) <= RESTS_MAX && blocked_share(thread, |_| true) - rests_share(thread) >= BLOCKED_MIN
+    let rests = rests_share(thread);
+    rests <= RESTS_MAX && blocked_share(thread, |_, _| true) - rests >= BLOCKED_MIN
 }
 
 /// The share of its time in which a thread waits for work. Who has an epoll waits for it there: a poll beside it watches one thing.
 fn rests_share(thread: &ThreadRecord) -> f64 {
     let has_epoll = thread.syscalls.iter().any(|cell| cell.name.starts_with("epoll_"));
-    let rests = |cell: &&OffCpuCell| match Wait::of(&cell.syscall_name, cell.fd, cell.syscall) {
-        Wait::Multiplex => !has_epoll || cell.syscall_name.starts_with("epoll_"),
+    blocked_share(thread, |wait, call| match wait {
+        Wait::Multiplex => !has_epoll || call.starts_with("epoll_"),
         wait => wait == Wait::Accept,
-    };
-    let blocked = thread.off_cpu.iter().filter(|cell| cell.why == OffCpu::Blocked);
-    let ns = blocked.filter(rests).fold(0u64, |sum, cell| sum.saturating_add(cell.ns));
-    ratio(ns as f64, thread.observed_ns as f64)
+    })
 }

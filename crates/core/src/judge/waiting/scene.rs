@@ -62,7 +62,6 @@ impl<'a> Scene<'a> {
         for thread in &waiting.threads {
             scene.by_pid.entry(thread.pid).or_default().push(thread);
         }
-        scene.debts = waiting.ends.iter().map(|end| (end.id, debt(end))).collect();
         scene.settle();
         scene
     }
@@ -78,16 +77,16 @@ impl<'a> Scene<'a> {
         let loops = capture.threads.iter().filter(|thread| running.contains(&thread.pid) && sleeps_in_epoll(thread));
         scene.loops_that_run = loops.map(|thread| thread.pid).collect();
         if !scene.loops_that_run.is_empty() {
-            scene.debts = scene.ends.values().map(|end| (end.id, debt(end))).collect();
             scene.settle();
         }
         scene
     }
 
-    /// Decides the ends at which a request and a reply moved in the same tick: a served connection on which its process waits for
+    /// Tells which ends have an open request. Decides those at which a request and a reply moved in the same tick: a served connection on which its process waits for
     /// the next request has no open one, and one on which nobody waits is in somebody's hands. Who asks knows by the other end.
     /// Relays pass this on from one to the next, a step with each round.
     fn settle(&mut self) {
+        self.debts = self.ends.values().map(|end| (end.id, debt(end))).collect();
         for _ in 0..RELAYS_MAX {
             let open = self.ends.values().filter(|end| self.debt(end) == Debt::Maybe);
             let settled: Vec<(FlowId, Debt)> = open.filter_map(|end| Some((end.id, self.settled(end)?))).collect();

@@ -119,7 +119,7 @@ fn name(thread: &ThreadRecord) -> &str {
 }
 
 fn waits_for_events(thread: &ThreadRecord) -> bool {
-    blocked_share(thread, |wait| wait == Wait::Multiplex) >= IDLE_SHARE
+    blocked_share(thread, |wait, _| wait == Wait::Multiplex) >= IDLE_SHARE
 }
 
 /// Share of its time in which a thread did not sleep: it ran, or could have.
@@ -127,5 +127,5 @@ fn awake(thread: &ThreadRecord) -> f64 {
     if thread.observed_ns == 0 {
         return ratio(thread.cpu_ns as f64, thread.end_ns.saturating_sub(thread.begin_ns) as f64);
     }
-    1.0 - blocked_share(thread, |_| true).min(1.0)
+    1.0 - blocked_share(thread, |_, _| true).min(1.0)
 }
