@@ -142,18 +142,18 @@ fn of_finding(facts: &Facts<'_>, finding: &Finding) -> Events {
     let mut events = Events::default();
     for service in facts.requests.services.iter().filter(|service| service.counted) {
         let tail = service.rec.tail.as_ref().filter(|_| finding.tail);
-        let mut ways: Vec<&[Hop]> = Vec::new();
-        match tail {
-            // Their own account is not kept: what the cause may claim of their ways is what it claimed.
-            Some(tail) => ways.extend(tail.path.iter().map(|part| part.hops.as_slice())),
-            None => ways.extend(service.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.rec.hops.as_slice())),
-        }
-        let own = |at: usize| service.parts.iter().filter(|p| p.spent.is_lost()).nth(at).and_then(|p| p.spent.cause());
+        // With the cause that claimed each, if one did. Of the tail no account is kept: what the cause may claim there is what it claimed.
+        let ways: Vec<(&[Hop], Option<&str>)> = match tail {
+            Some(tail) => tail.path.iter().map(|part| (part.hops.as_slice(), None)).collect(),
+            None => {
+                let lost = service.parts.iter().filter(|part| part.spent.is_lost());
+                lost.map(|part| (part.rec.hops.as_slice(), part.spent.cause())).collect()
+            }
+        };
         let mut phases = BTreeSet::new();
-        for (at, hops) in ways.into_iter().enumerate() {
-            let is_own = tail.is_none() && own(at).is_some_and(|cause| cause == finding.cause);
-            let unowned = tail.is_some() || own(at).is_none();
-            if is_own || (unowned && evidence_type::may_claim(&finding.cause, hops)) {
+        for (hops, claimed_by) in ways {
+            if claimed_by.map_or_else(|| evidence_type::may_claim(&finding.cause, hops), |cause| cause == finding.cause)
+            {
                 phases.extend(hops.iter().map(phase));
                 events.waits.extend(hops.iter().filter_map(wait));
             }

@@ -57,11 +57,20 @@ pub struct Judged<'a> {
 
 /// Judges a capture: pure, deterministic, and total (no capture makes it panic).
 pub fn judge(capture: &Capture) -> Report {
-    judged(capture).report
+    concluded(capture, |_, _| ()).0
 }
 
 /// As [`judge`], for those who need more than the report.
 pub fn judged(capture: &Capture) -> Judged<'_> {
+    let (report, index, counted) = concluded(capture, Counted::new);
+    Judged { report, counted, index }
+}
+
+/// The report, the indexed timeline, and what `more` derives from the facts for it.
+fn concluded<T>(
+    capture: &Capture,
+    more: impl FnOnce(&facts::Facts<'_>, &Report) -> T,
+) -> (Report, Option<Index<'_>>, T) {
     let index = capture.timeline.as_ref().map(Index::new);
     // What was seen, and what its clients waited for outside of requests.
     let (mut found, clients) =
@@ -100,8 +109,8 @@ pub fn judged(capture: &Capture) -> Judged<'_> {
     let note = |what| format!("this report contradicts itself, which is an error of parshall: {what}");
     // Nothing says more of how far a report can be trusted.
     report.blind.splice(0..0, contradictions.into_iter().map(note));
-    let counted = Counted::new(&facts, &report);
-    Judged { report, counted, index }
+    let more = more(&facts, &report);
+    (report, index, more)
 }
 
 /// The services that are found in the timeline; those of a case of `parshall.capture/1` as they were saved.
