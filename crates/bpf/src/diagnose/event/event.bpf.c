@@ -25,19 +25,15 @@ struct {
 	__type(value, struct event_value);
 } sums SEC(".maps");
 
-struct {
+struct stacks {
 	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
 	__uint(max_entries, EVENT_STACKS);
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, EVENT_FRAMES * sizeof(u64));
-} kernel_stacks SEC(".maps");
+};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
-	__uint(max_entries, EVENT_STACKS);
-	__uint(key_size, sizeof(u32));
-	__uint(value_size, EVENT_FRAMES * sizeof(u64));
-} user_stacks SEC(".maps");
+struct stacks kernel_stacks SEC(".maps");
+struct stacks user_stacks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
