@@ -41,7 +41,7 @@ mod tests {
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{ThreadBuilder, verdict_of};
 
-    /// A thread that computes 4 ms for each request; of 100 samples, so many are in page faults and so many in user mode.
+    /// A thread that computes 4 ms for each request; `faults` and `user` of its 100 samples are in page faults and in user mode.
     fn computes(faults: u64, user: u64) -> String {
         let way = Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, "");
         let mut capture = with(ServiceBuilder::new(7000).requests(150, 4.0).part(way, 1.0));

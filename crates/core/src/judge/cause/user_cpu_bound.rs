@@ -290,7 +290,7 @@ mod tests {
         use parshall_evidence::HopKind;
 
         use crate::testkit::service::{Hops, ServiceBuilder, with};
-        // A thread with `cpu_ms` on a CPU, and so many requests that were worked on for `each_ms`, so many at a time.
+        // A thread with `cpu_ms` on a CPU, and `requests` that were worked on for `each_ms`, `at_a_time` of them at a time.
         let verdict = |requests: u64, each_ms: f64, at_a_time: f64, cpu_ms: u64| {
             let way = Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, "");
             let mut service = ServiceBuilder::new(7000).requests(requests, each_ms).part(way, 1.0);

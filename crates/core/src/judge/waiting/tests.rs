@@ -163,7 +163,7 @@ fn an_event_loop_that_happens_to_run_has_none_of_its_long_polls() {
 }
 
 /// The only thread of a process answers 48 others meanwhile, 20 ms each, and five have been read before the window. It has an epoll, and is
-/// asleep in `sleeps`, for so many milliseconds of each 20.
+/// asleep in each call of `sleeps` for that number of milliseconds of each 20.
 fn starved(sleeps: &[(&str, u64)], threads: Vec<WaitingThread>) -> Capture {
     let mut capture = with(ServiceBuilder::new(7000).requests(48, 20.0).cpu(1.0));
     let waiting = scene((1..6).map(|id| WaitingEnd { still_ns: S, ..read(id) }).collect(), threads).waiting;

@@ -17,7 +17,7 @@ const RTT_MIN_NS: f64 = 1e6;
 const IN_FLIGHT_MIN: f64 = 0.6;
 /// Fewer exchanges in the window say nothing.
 const EXCHANGES_MIN: f64 = 10.0;
-/// An exchange of less than so many segments is small: it takes no further round trip.
+/// An exchange of fewer segments is small: it takes no further round trip.
 const SMALL_SEGMENTS: f64 = 10.0;
 /// A larger one that is in flight for no more round trips than this came in one: neither a window nor the rate of the path held it up.
 const ONE_ROUND_TRIP: f64 = 1.5;
