@@ -119,7 +119,12 @@ fn messages_are_known_by_their_first_bytes() {
             assert!(frames(op, 32).iter().all(|frame| *frame == kafka), "a message, {as_older:?}");
             assert!(frames(op, 30).iter().all(|frame| *frame == dns), "a datagram, {as_older:?}");
         }
-        assert!(frames(OP_RECEIVE, 28).iter().all(|frame| *frame == kafka), "behind its length, {as_older:?}");
+        // The length before the first of them may have been read before the probes were attached.
+        let behind_length = frames(OP_RECEIVE, 28);
+        assert!(
+            behind_length[1..].iter().all(|frame| *frame == kafka),
+            "behind its length, {as_older:?}: {behind_length:?}"
+        );
         assert!(frames(OP_RECEIVE, 4).iter().all(Option::is_none));
     }
 }

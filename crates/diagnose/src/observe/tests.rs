@@ -1,4 +1,5 @@
 //! Windows of one session, one after the other, on a real service. Says so where a rung is not possible.
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,21 +10,26 @@ use super::*;
 use crate::event;
 use crate::subject::resolve;
 use crate::testkit::child::{self, REPLY_BYTES, REQUEST_BYTES, Running};
-use crate::testkit::session::{self, Never};
+use crate::testkit::session::{self, Loaded, Never};
 
 const WINDOW_MS: u64 = 700;
 
-/// A window in which the child does what it is told.
+/// A window in which the child does what it is told, and which ends when that is done, [`WINDOW_MS`] after its begin at the earliest.
 fn window(session: &mut Session, child: &mut Running, orders: &[&str]) -> Capture {
+    let done = AtomicBool::new(false);
+    let done = &done;
     thread::scope(|scope| {
         let (begun, begins) = std::sync::mpsc::channel();
         scope.spawn(move || {
             begins.recv().expect("the window begins");
+            let begun = Instant::now();
             thread::sleep(Duration::from_millis(100));
             orders.iter().for_each(|order| child.tell(order));
+            thread::sleep(Duration::from_millis(WINDOW_MS).saturating_sub(begun.elapsed()));
+            done.store(true, Ordering::Release);
         });
         let on_begin = || begun.send(()).map_err(anyhow::Error::from);
-        session.window(Duration::from_millis(WINDOW_MS), &Never, on_begin).expect("a capture")
+        session.window(Duration::from_secs(60), &Loaded(done), on_begin).expect("a capture")
     })
 }
 

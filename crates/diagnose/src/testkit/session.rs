@@ -1,4 +1,5 @@
 //! Sessions for tests, on a rung that the test chooses.
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,19 @@ pub struct Never;
 impl Stop for Never {
     fn requested(&self) -> bool {
         false
+    }
+
+    fn subject_gone(&self) -> bool {
+        false
+    }
+}
+
+/// Ends a window when the load has ended, however long a busy host lets that take.
+pub struct Loaded<'a>(pub &'a AtomicBool);
+
+impl Stop for Loaded<'_> {
+    fn requested(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 
     fn subject_gone(&self) -> bool {

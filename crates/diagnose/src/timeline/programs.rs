@@ -10,8 +10,7 @@ use parshall_evidence::{Capture, Rung, Service};
 use parshall_testkit::skip;
 
 use crate::subject::Select;
-use crate::testkit::session;
-use crate::window::Stop;
+use crate::testkit::session::{self, Loaded};
 
 /// A program that serves, killed when dropped.
 struct Serving(Child);
@@ -57,19 +56,6 @@ impl Serving {
             return None;
         }
         Some(capture)
-    }
-}
-
-/// Ends a window when the load has ended, however long a busy host lets that take.
-struct Loaded<'a>(&'a AtomicBool);
-
-impl Stop for Loaded<'_> {
-    fn requested(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
-    fn subject_gone(&self) -> bool {
-        false
     }
 }
 

@@ -131,7 +131,9 @@ fn sessions_of_a_target_that_refuses_go_to_another_one() {
         }
         moved.len() == clients.len()
     });
-    assert_eq!(relay.count(&format!("the target {} is down", places[0])), 1, "{}", relay.stderr());
+    let down = format!("the target {} is down", places[0]);
+    relay.wait_for(&down, 1);
+    assert_eq!(relay.count(&down), 1, "{}", relay.stderr());
 }
 
 #[test]
