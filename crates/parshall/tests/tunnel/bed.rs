@@ -136,8 +136,19 @@ pub fn echoes(from: &NetNs, to: &NetNs, address: IpAddr, len: usize) -> bool {
 /// As [`echoes`], sent again and again for as long as what has to happen may take.
 pub fn reaches(from: &NetNs, to: &NetNs, address: IpAddr) {
     if let Err(error) = exchange(from, to, address, 100, LIMIT) {
-        panic!("{address} is not reached: {error}");
+        panic!("{address} is not reached: {error}\nfrom {}\nto {}", state(from), state(to));
     }
+}
+
+/// Addresses, routes, neighbours and peers of a namespace, for who reads why a test failed.
+fn state(netns: &NetNs) -> String {
+    let commands = ["ip -s address", "ip route", "ip -6 route", "ip neigh", "wg show"];
+    let output = |command: &str| {
+        let mut words = command.split(' ');
+        let output = netns.run(|| Command::new(words.next().unwrap()).args(words).output());
+        output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    };
+    commands.map(|command| format!("{command}\n{}", output(command))).concat()
 }
 
 fn exchange(from: &NetNs, to: &NetNs, address: IpAddr, len: usize, limit: Duration) -> io::Result<()> {

@@ -14,8 +14,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -122,6 +122,8 @@ fn streams(hosts: &[Host], from: usize, to: usize, account: &Account, stop: &Ato
     const CHUNK: usize = 64 << 10;
     let [mut client, mut server] = connect(&hosts[from].netns, &hosts[to].netns, INSIDE[to].parse().unwrap());
     let byte = |at: usize| (at * 31 % 251) as u8;
+    server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let sending = client.try_clone().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for turn in 0.. {
@@ -142,6 +144,13 @@ fn streams(hosts: &[Host], from: usize, to: usize, account: &Account, stop: &Ato
                 Ok(len) => {
                     at += len;
                     account.streamed.fetch_add(len as u64, Relaxed);
+                }
+                // TCP may wait for minutes before it sends again what was lost several times. What passes at the end are datagrams.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if stop.load(Relaxed) {
+                        sending.shutdown(Shutdown::Both).ok();
+                        return;
+                    }
                 }
                 Err(error) => return account.fault(format!("the stream from {from} to {to}: {error}")),
             }
