@@ -1,5 +1,5 @@
-//! Where threads spent their time, by stack: CPU samples, and times off the CPU with the stacks of those who ended them above those of the
-//! sleepers. What formats of flame graphs draw.
+//! The time of threads, by stack: CPU samples, and times off the CPU with the stacks of those who ended them above those of the
+//! sleepers. Formats of flame graphs draw it.
 use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::thread::OffCpu;
@@ -12,7 +12,7 @@ use crate::units::or;
 /// Stands between the stack of a sleeper and that of who woke it.
 pub const WOKEN_BY: &str = "--";
 
-/// What a frame of a flame graph is.
+/// The kinds of frames of a flame graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Of {
     /// A thread, by its name.
@@ -30,7 +30,7 @@ pub enum Of {
 pub struct Frame {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// The kind of the function or thread.
     pub of: Of,
 }
 
@@ -147,7 +147,7 @@ fn awaken(stack: Option<&Stack>, tid: u32, in_irq: bool, comm: &str) -> Vec<Fram
     let innermost = stack.iter().flat_map(|stack| &stack.frames).map(|frame| simplified(&frame.name));
     let mut frames = vec![Frame::new(Of::Waker, WOKEN_BY)];
     frames.extend(innermost.map(|name| Frame::new(Of::Waker, &name)));
-    // What an interrupt came in between is not who ended the sleep.
+    // The thread that the interrupt stopped did not end the sleep.
     frames.push(Frame::new(Of::Waker, if in_irq { "[interrupt]" } else { comm }));
     frames
 }

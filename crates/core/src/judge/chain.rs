@@ -57,7 +57,7 @@ fn steps(hops: &[Hop]) -> Vec<Step<'_>> {
         let queue = hop.kind.is_queue().then_some(hop.kind);
         match steps.last_mut() {
             Some(last) if last.hop.tid == hop.tid && hop.tid != 0 => *last = Step { hop, queue: last.queue.or(queue) },
-            // Whoever took the request in was busy with this thread's work: the thread says it all.
+            // The thread that took the request in was busy with this thread's work: this hop says it all.
             Some(last) if last.hop.pid == hop.pid && last.hop.kind == HopKind::Unread => {
                 *last = Step { hop, queue: last.queue };
             }
@@ -127,7 +127,7 @@ fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u3
     }
 }
 
-/// What a hop without a next one waits on, in a word or two.
+/// The resource that a hop without a next one waits on, in a word or two.
 fn resource(hop: &Hop) -> &str {
     match hop.kind {
         HopKind::OnCpu | HopKind::RunQueue => "cpu",

@@ -1,4 +1,4 @@
-//! What figures of a report contradict each other, whatever the capture was: a reader who finds one trusts none of them.
+//! Figures of a report that contradict each other, whatever the capture was: a reader who finds one trusts none of them.
 use parshall_evidence::{Evidence, Report, RuledOut, ServiceReport};
 
 use crate::judge::cause::CAUSES;
@@ -27,7 +27,7 @@ pub fn contradictions(report: &Report) -> Vec<String> {
     found
 }
 
-/// What is ruled out against the record, or although nothing was seen of what it needs, a sentence each.
+/// Causes that are ruled out against the record, or although nothing was seen of the evidence that they need, a sentence each.
 pub fn denials(facts: &Facts<'_>, ruled_out: &[RuledOut]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in ruled_out {

@@ -1,7 +1,7 @@
 //! How sure a finding or a verdict is: a pure function of the links of its argument that were not seen, the same for every cause. It is
 //! high only where there is no such link, medium where there is one, and low below.
 //!
-//! What belongs here: the links, how much each of them weighs, how it is found in the prepared evidence, and the phrase that says it.
+//! This module has the links, how much each of them weighs, how it is found in the prepared evidence, and the phrase that says it.
 //! Whether a cause holds at all is decided in [`crate::judge::cause`].
 use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
 
@@ -17,7 +17,7 @@ pub const FEW: u64 = 5;
 const UNSEEN_MAX: f64 = 0.20;
 /// An account is nearly whole with less missing.
 const WHOLE: f64 = 0.05;
-/// What slices of together less than this show (two delayed ACKs of 40 ms) may be chance.
+/// Waits seen in slices that are shorter than this in sum (two delayed ACKs of 40 ms) may be chance.
 const OBSERVED_MIN_NS: u64 = 100_000_000;
 /// From this share of the events on, lost ones matter, and from the second one on, they matter much.
 const LOST_EVENTS: (f64, f64) = (0.001, 0.05);
@@ -47,7 +47,7 @@ pub enum Gap {
     Slices,
     /// So few of what it rests on were seen.
     Few(u64, &'static str),
-    /// What was waited for in the end was not seen; by whom.
+    /// The object that this process waited for in the end was not seen.
     End(String),
     /// The cause itself says what it inferred.
     Inferred(&'static str),
@@ -75,7 +75,7 @@ pub enum Gap {
     OtherRequests(f64),
     /// A request took so long, and its median, in nanoseconds.
     SlowOne(f64, f64),
-    /// What the slowest requests take is not known.
+    /// The time that the slowest requests take is not known.
     Slowest,
     /// Clients waited for something outside of their requests for this share of what they waited in all.
     Clients(f64),
@@ -85,7 +85,7 @@ pub enum Gap {
     Unpaired(f64, f64),
     /// No cause has the time that was lost.
     NoCause,
-    /// What was seen does not tell.
+    /// The evidence that was seen does not tell.
     Nothing,
 }
 
@@ -128,7 +128,7 @@ impl Gap {
         }
     }
 
-    /// What was not seen, as a phrase.
+    /// The gap as a phrase that says what was not seen.
     pub fn why(&self) -> String {
         match self {
             Gap::LostEvents(share) => format!("{} of the events were lost", units::percent(*share)),
@@ -219,7 +219,7 @@ pub fn reported(gaps: &[Gap]) -> Vec<parshall_evidence::Gap> {
     gaps.into_iter().map(Gap::report).collect()
 }
 
-/// What the whole capture lacks.
+/// The gaps of the whole capture.
 pub fn of_capture(facts: &Facts<'_>) -> Vec<Gap> {
     let mut gaps: Vec<Gap> = lost_events(facts).into_iter().collect();
     let unseen = facts.requests.unseen_share();
@@ -243,7 +243,7 @@ fn cut_short(facts: &Facts<'_>) -> bool {
     slices.count > 1 && (slices.observed_ns < OBSERVED_MIN_NS || facts.requests.counted().any(unknown))
 }
 
-/// What is missing of a cause that has `own` of all lost time: the others that hold, with their shares, are in `others`.
+/// The gap that other causes leave beside one that has `own` of all lost time: those that hold, with their shares, are in `others`.
 pub fn of_shares(own: f64, others: impl Iterator<Item = (&'static str, f64)>) -> Option<Gap> {
     let rival = others.filter(|(_, share)| *share >= RIVAL * own).max_by(|a, b| a.1.total_cmp(&b.1));
     match rival {
@@ -252,7 +252,7 @@ pub fn of_shares(own: f64, others: impl Iterator<Item = (&'static str, f64)>) ->
     }
 }
 
-/// What is missing of the way from a service to what its requests spent these parts of their time on. `seen`: the end of most of it was.
+/// Gaps of the way from a service to the objects that its requests spent these parts of their time on. `seen`: the end of most of it was.
 pub fn of_path(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent, seen: bool) -> Vec<Gap> {
     let parts = || service.lost_to(spent);
     let Some(largest) = parts().max_by(|a, b| a.ns.total_cmp(&b.ns)) else { return Vec::new() };
@@ -272,7 +272,7 @@ pub fn of_path(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent, seen:
     }
     gaps.extend(connecting(facts, &largest.rec.hops, ratio(largest.rec.ns as f64, largest.rec.requests as f64)));
     gaps.extend(queue(&parts().collect::<Vec<_>>(), spent));
-    // What waits for its turn is expected to wait for longer than it is served.
+    // A request that waits for its turn is expected to wait for longer than it is served.
     if !matches!(spent, Spent::Turn | Spent::Serial | Spent::Workers) {
         gaps.extend(disagrees(facts, service, &parts().collect::<Vec<_>>()));
     }
@@ -303,7 +303,8 @@ pub fn shaped(facts: &Facts<'_>) -> Option<Gap> {
     queues.filter(holds).max_by_key(|queue| queue.backlog_bytes).map(|queue| Gap::Shaped(queue.device.clone()))
 }
 
-/// Who waits for a server while others lie before it, each for as long as those before them, may be what limits all of them.
+/// The gap where requests wait for a server and others lie before it, each for as long as those before them: that queue may be what
+/// limits all of them.
 fn queue(parts: &[&PartFact<'_>], spent: Spent) -> Option<Gap> {
     let queued = |part: &&&PartFact<'_>| part.rec.hops.iter().any(|hop| hop.kind.is_queue());
     let all: f64 = parts.iter().map(|part| part.ns).sum();
@@ -341,7 +342,7 @@ fn disagrees(facts: &Facts<'_>, service: &ServiceFact<'_>, parts: &[&PartFact<'_
     (far && wait_ns >= MOST * all).then_some(Gap::Disagrees(server, wait_each, own_each))
 }
 
-/// What is missing of the account of a service that no cause makes slow: is it known of nearly all of the time that nobody owes it, and do
+/// The gaps in the account of a service that no cause makes slow: is it known of nearly all of the time that nobody owes it, and do
 /// the clients see the same?
 pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     let mut gaps = Vec::new();

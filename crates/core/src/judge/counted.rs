@@ -1,6 +1,6 @@
 //! The events that count into the figures of a report: which stalls of sockets, which times of requests and which waits of threads.
 //!
-//! What belongs here: the choice, in the words of the evidence. Where these events are drawn is the trace's business. Figures that the
+//! This module has the choice, in the words of the evidence. The trace decides where these events are drawn. Figures that the
 //! kernel counts, and times on a CPU, have no single events.
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub struct ThreadWait {
     pub syscall: String,
 }
 
-/// What keeps a thread from running that is not asleep.
+/// The state that keeps a thread from running although it is not asleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Held {
     /// Others ran on its CPU.
@@ -131,7 +131,7 @@ fn stalls<'p>(facts: &Facts<'_>, parts: impl Iterator<Item = &'p Part>) -> BTree
     known.map(|stall| (stall.flow, stall.begin_ns)).collect()
 }
 
-/// What the cause claims: lost time of flows of its types, and requests' waits of its types.
+/// The events that the cause claims: lost time of flows of its types, and requests' waits of its types.
 fn of_finding(facts: &Facts<'_>, finding: &Finding) -> Events {
     let Some(row) = evidence_type::of(&finding.cause) else { return Events::default() };
     let claimed = |part: &&Part| row.flows.contains(&part.blame);

@@ -74,7 +74,7 @@ pub fn count_of(n: u64, all: u64, unit: &str, what: impl Into<String>) -> Figure
     Figure { of: Some(all as f64), ..count(n, unit, what) }
 }
 
-/// A number with a unit. What is no number, or below 0 by rounding, is 0.
+/// A number with a unit. A figure that is no number, or below 0 by rounding, is 0.
 pub fn amount(figure: f64, unit: &str, what: impl Into<String>) -> Figure {
     let figure = if figure > 0.0 && figure.is_finite() { figure } else { 0.0 };
     Figure { figure, unit: unit.to_string(), what: what.into(), ..Figure::default() }

@@ -1,4 +1,4 @@
-//! What calls the kernel events that the user asked for.
+//! The callers of the kernel events that the user asked for.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, EventCaller, EventCell, EventCounts, EventReport};
@@ -11,7 +11,7 @@ const CALLERS_MAX: usize = 64;
 /// Frames of a stack in a report.
 const FRAMES_MAX: usize = 32;
 
-/// What callers are told apart by. Stacks by their functions: the same path through other instructions is the same to a reader.
+/// The key that tells callers apart. Stacks by their functions: the same path through other instructions is the same to a reader.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key<'c> {
     in_irq: bool,

@@ -1,7 +1,7 @@
-//! The types of evidence, and which of them each cause may claim: one table. What is of no known type stays unknown, and is never a cause.
+//! The types of evidence, and which of them each cause may claim: one table. Evidence of no known type stays unknown, and is never a cause.
 //!
-//! What belongs here: the types of lost time of flows, how the type of a wait is told from the way to it, and the table. Requests' waits
-//! have the types of [`HopKind`]. What a cause makes of its evidence, and its look-alikes, are in its own file.
+//! This module has the types of lost time of flows, how the type of a wait is told from the way to it, and the table. Requests' waits
+//! have the types of [`HopKind`]. The rules by which a cause reads its evidence, and its look-alikes, are in its own file.
 use parshall_evidence::{Hop, HopKind};
 
 use HopKind::{
@@ -9,7 +9,7 @@ use HopKind::{
     Pipe, Reply, RunQueue, Send, Stopped, Throttled, Timer, Turn, Unread, Unseen, Worker,
 };
 
-/// Who or what a piece of lost time belongs to.
+/// The party or the mechanism that a piece of lost time belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Blame {
     /// Nagle's algorithm, for one round trip.
@@ -115,7 +115,7 @@ impl Blame {
     }
 }
 
-/// What a cause may claim.
+/// The evidence that a cause may claim.
 #[derive(Debug, Clone, Copy)]
 pub struct EvidenceTypes {
     /// The cause's id.
@@ -126,7 +126,7 @@ pub struct EvidenceTypes {
     pub through: &'static [HopKind],
     /// Lost time of flows.
     pub flows: &'static [Blame],
-    /// What the kernel, or a process' table, counted.
+    /// Counters of the kernel, or of a process' table.
     pub counted: bool,
     /// Time of threads that no request and no flow shows.
     pub threads: bool,
@@ -211,7 +211,7 @@ pub fn may_claim(cause: &str, hops: &[Hop]) -> bool {
     of(cause).is_some_and(|row| row.waits.contains(&wait) || behind(row))
 }
 
-/// Where a cause found what it claims.
+/// The part of the capture in which a cause found the time that it claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// In the requests' paths.
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(rows, causes);
         let claims = |row: &EvidenceTypes| !row.waits.is_empty() || !row.flows.is_empty() || row.counted || row.threads;
         assert!(TABLE.iter().all(claims));
-        // What is not known is nobody's.
+        // Unknown evidence belongs to no cause.
         assert!(TABLE.iter().all(|row| !row.waits.contains(&Unseen) && !row.through.contains(&Unseen)));
     }
 

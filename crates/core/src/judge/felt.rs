@@ -1,7 +1,7 @@
 //! Whether anybody notices the time that requests lose. Nobody waits for a service that has hardly anything to do and answers within a
 //! fraction of a millisecond, whatever most of that fraction goes into.
 //!
-//! What belongs here: the limits. Which time was lost is decided in [`crate::judge::facts`].
+//! This module has the limits. [`crate::judge::facts`] decides which time was lost.
 use crate::judge::cause::RequestLoss;
 use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::Facts;
@@ -21,8 +21,8 @@ pub fn share(facts: &Facts<'_>) -> f64 {
     if ratio(lost_ns, requests) >= FELT_NS { ratio(lost_ns, time_ns) } else { 0.0 }
 }
 
-/// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. What a few slow ones
-/// among them lose is judged apart ([`crate::judge::tail`]).
+/// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. The loss of a few slow
+/// ones among them is judged apart ([`crate::judge::tail`]).
 pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
     let rare = loss.time_ns < RARELY * facts.capture.window_ns as f64;
     !loss.waited && loss.each_ns < FELT_NS && rare

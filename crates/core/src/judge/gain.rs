@@ -1,13 +1,13 @@
-//! What the removal of a cause would give, by the account of requests: how long one would take without that part of its time.
+//! The gain of removing a cause, by the account of requests: how long one would take without that part of its time.
 //!
-//! What belongs here: the prediction. It is never measured here, and so it is a range, and left out where the account does not tell: of
-//! flows and threads, of what was turned away, and of requests that did nothing but wait.
+//! This module has the prediction. It is never measured here, and so it is a range, and left out where the account does not tell: of
+//! flows and threads, of connections and datagrams that were turned away, and of requests that did nothing but wait.
 use parshall_evidence::Gain;
 
 use crate::judge::cause::Candidate;
 use crate::stats::ratio;
 
-/// What a finding of this candidate would give.
+/// The predicted gain of removing the cause of this candidate.
 pub fn of(candidate: &Candidate) -> Option<Gain> {
     let loss = candidate.requests.as_ref().filter(|loss| !loss.waited && candidate.refused.is_none())?;
     // A wait behind the same wait of others is part of the loss, and goes with it.

@@ -26,7 +26,7 @@ pub const DATABASES: [&str; 3] = ["postgres", "mariadb", "mysqld"];
 /// The begin of a name that decides something: all of `java` and `GC Thread#1`, `postgres` of `postgres-shop`. None for names that
 /// decide nothing.
 pub fn telling(name: &str) -> Option<&str> {
-    // What follows the name of a thread of a runtime or of the kernel is its number and kind.
+    // The rest of the name of a thread of a runtime or of the kernel is its number and kind.
     if RUNTIMES.contains(&name) || COLLECTORS.iter().chain(&PACKETS).any(|known| name.starts_with(known)) {
         return Some(name);
     }

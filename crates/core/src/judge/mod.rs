@@ -72,7 +72,7 @@ fn concluded<T>(
     more: impl FnOnce(&facts::Facts<'_>, &Report) -> T,
 ) -> (Report, Option<Index<'_>>, T) {
     let index = capture.timeline.as_ref().map(Index::new);
-    // What was seen, and what its clients waited for outside of requests.
+    // The services that were seen, and the waits of their clients outside of requests.
     let (mut found, clients) =
         index.as_ref().map_or_else(|| (capture.services.clone(), Vec::new()), critical_path::all);
     let waited = waiting::waited(capture, &found);

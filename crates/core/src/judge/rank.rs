@@ -73,7 +73,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
             None => ruled_out.push(denial.of_cause(cause.id)),
         }
     }
-    // What was turned away is evidence by itself.
+    // Connections and datagrams that were turned away are evidence by themselves.
     if let Some(why) = too_little.filter(|_| !turned_away) {
         return insufficient(why);
     }
@@ -82,7 +82,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
         named.iter().skip(1).map(|other| (other.cause.id, other.lost_share)).collect();
     if let Some(first) = named.first_mut() {
         let shares = confidence::of_shares(first.lost_share, others.into_iter());
-        // What only waited is named however much else was lost.
+        // A cause whose requests only waited is named however much else was lost.
         let waited = first.candidate.requests.as_ref().is_some_and(|loss| loss.waited);
         first.candidate.gaps.extend(shares.filter(|_| !waited));
     }
@@ -109,7 +109,7 @@ fn insufficient(why: String) -> Ranking {
     }
 }
 
-/// What this host did not show and the cause needs: without it, that the rest does not show the cause says nothing.
+/// The evidence that this host did not show and the cause needs: without it, that the rest does not show the cause says nothing.
 fn unseen(facts: &Facts<'_>, cause: &Cause) -> Option<String> {
     let needs = |unseen: &&parshall_evidence::Unseen| unseen.causes.iter().any(|id| id == cause.id);
     facts.capture.unseen.iter().find(needs).map(|unseen| unseen.what.clone())
@@ -136,7 +136,7 @@ struct Named {
     candidate: Candidate,
     lost_share: f64,
     share: f64,
-    /// What the wait was for in the end was seen.
+    /// The object that was waited for in the end was seen.
     seen: bool,
 }
 
@@ -161,7 +161,7 @@ impl Total {
     fn of(facts: &Facts<'_>, held: &[(&Cause, Candidate)]) -> Total {
         let losses = || held.iter().filter_map(|(_, c)| c.thread.as_ref());
         let tids: Vec<u32> = losses().flat_map(|t| t.tids.iter().copied()).collect();
-        // What flows lost to a thread whose loss is on its own account is the same loss.
+        // The time that flows lost to a thread whose loss is on its own account is the same loss.
         let flows_ns = facts.parts.iter().filter(|p| !is_theirs(&tids, p.blame, p.tid)).map(|p| p.ns).sum();
         // Where flows show a part of what was turned away, that part is theirs.
         let unseen = |c: &Candidate| c.refused.map_or(0.0, |r| (r.wait_ns - c.lost.ns).max(0.0));
@@ -217,7 +217,7 @@ impl Total {
 }
 
 impl Total {
-    /// What was turned away is weighed by how much of the work it is, and ranked by the time that it cost at least.
+    /// Work that was turned away is weighed by its share of all work, and ranked by the time that it cost at least.
     fn judge_refused(
         &self,
         facts: &Facts<'_>,
@@ -248,7 +248,7 @@ fn named_from(lost_share: f64) -> Result<(), Box<Denial>> {
     if lost_share < MIN_LOST_SHARE { Err(too_small(least)) } else { Ok(()) }
 }
 
-/// What the share of a candidate is a share of.
+/// The whole that the share of a candidate is a share of.
 fn share_of(candidate: &Candidate) -> ShareOf {
     match (&candidate.refused, &candidate.requests, &candidate.thread) {
         (Some(refused), ..) => refused.of_what,
@@ -392,7 +392,7 @@ pub(super) fn answer(first: &Finding) -> Verdict {
 /// Without an account of this share of the time, the flows or the connections nothing is called healthy.
 const SEEN_MIN: f64 = 0.80;
 
-/// That requests are open on which nothing that can be seen is blocked.
+/// The sentence about open requests for which nothing that can be seen is blocked; empty without any.
 fn quiet(facts: &Facts<'_>) -> String {
     let count = facts.quiet.count;
     let requests = units::plural(count, "request is", "requests are");
@@ -444,7 +444,7 @@ fn waited_unseen(facts: &Facts<'_>) -> Option<String> {
     ))
 }
 
-/// What was not seen, where it is too much to say that nothing is wrong, and what to do about it.
+/// The time that was not seen, where it is too much to say that nothing is wrong, and the advice about it.
 fn unaccounted(facts: &Facts<'_>) -> Option<String> {
     if let Some(why) = waited_unseen(facts) {
         return Some(why);
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn connections_that_are_gone_before_their_answers_were_seen_are_no_health() {
-        // What samples see of a connection for a request: all of a short one, the request alone, or nothing but that it was there.
+        // The samples of a connection for a request: all of a short one, the request alone, or nothing but that it was there.
         let short = |id: u64| {
             let mut flow = FlowBuilder::new(id, Role::Server);
             let length = if id == 2 { 300 * MS } else { 30 * MS };

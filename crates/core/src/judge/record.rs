@@ -1,4 +1,4 @@
-//! What the capture has on record, for the causes' symptoms: read from the accounts and the counters, and not from what a cause says.
+//! The record of the capture, for the causes' symptoms: read from the accounts and the counters, and not from what a cause says.
 use crate::judge::facts::{Facts, ThreadFact};
 use crate::judge::ledger::flow;
 

@@ -38,7 +38,7 @@ pub fn all(facts: &Facts<'_>, tail: impl Fn(&Service) -> Option<TailReport>) -> 
     reported.collect()
 }
 
-/// What two records of the same service have in common.
+/// The fields that two records of the same service have in common.
 type Ends = (bool, bool, u16, Option<SocketAddr>);
 
 fn ends(service: &Service) -> Ends {
@@ -119,7 +119,7 @@ fn process(comms: &BTreeMap<u32, &str>, service: &Service) -> String {
 }
 
 fn time(fact: &ServiceFact<'_>, unsent: f64) -> RequestTime {
-    // What the service's own threads did; what others did for them is the chain's.
+    // The time of the service's own threads; that of others for them is the chain's.
     let mut first: BTreeMap<HopKind, f64> = BTreeMap::new();
     for part in &fact.parts {
         let kind = part.rec.hops.first().map_or(HopKind::Unseen, |hop| hop.kind);
@@ -151,7 +151,7 @@ fn time(fact: &ServiceFact<'_>, unsent: f64) -> RequestTime {
     }
 }
 
-/// What a thread of the service did or waited for, for a reader of the report.
+/// The state of a thread of the service, in words for a reader of the report.
 fn label(kind: HopKind) -> &'static str {
     match kind {
         HopKind::AcceptQueue => "in the accept queue",

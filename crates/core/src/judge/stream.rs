@@ -1,4 +1,4 @@
-//! What causes about windows, buffers and paths say of a stream: its rate, its round trip, and what it held.
+//! Figures and evidence of a stream, for the causes about windows, buffers and paths: its rate, its round trip, and what it lost.
 use parshall_evidence::Evidence;
 
 use crate::judge::facts::{Blame, Facts, FlowFact, Lost, Part, rtt_ns};

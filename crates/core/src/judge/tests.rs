@@ -1,5 +1,5 @@
-//! What a report says of the causes that it does not name: over any capture, each ruled-out claim has figures, none denies
-//! what is on record (and so none contradicts a finding, which rests on what is), and what was not seen is not claimed.
+//! The sentences of a report about the causes that it does not name: over any capture, each ruled-out claim has figures, none denies
+//! what is on record (and so none contradicts a finding, which rests on what is), and evidence that was not seen is not claimed.
 use parshall_evidence::{Capture, FdKind, FlowState, OffCpu, Release, Report, Role, RuledOut, Rung, Status};
 use proptest::prelude::*;
 
@@ -146,7 +146,7 @@ fn what_can_be_tried_is_a_command() {
     assert_eq!(typed_in(2).as_deref(), Some("parshall try nodelay --port 7000 --netns 1"));
     assert_eq!(command(vec![client.clone(), server.clone()], vec![]), by_port);
     assert_eq!(command(vec![client], vec![]).as_deref(), Some("parshall try nodelay --pid 100"));
-    // Whose process is not known, and a peer's socket on another host, cannot be changed.
+    // A socket whose process is not known, and a peer's socket on another host, cannot be changed.
     assert_eq!(command(vec![held(FlowBuilder::new(1, Role::Client)).owner(0, 0)], vec![]), None);
     let waits = FlowBuilder::new(1, Role::Client)
         .remote_host()

@@ -1,4 +1,4 @@
-//! What the subject asked of the kernel, and what the host's CPUs did meanwhile.
+//! System calls and CPU time of the subject, and the time of the host's CPUs meanwhile.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{CallReport, Capture, CpuReport, CpuTime, FdKind, SyscallCell};

@@ -1,4 +1,4 @@
-//! What several causes write: names of flows, and evidence with a count or a unit.
+//! Words that several causes use: names of flows, and evidence with a count or a unit.
 use std::net::{IpAddr, SocketAddr};
 
 use parshall_evidence::{Evidence, FlowRecord};

@@ -1,4 +1,4 @@
-//! Which connection sends the next request, and since when it was due.
+//! The choice of the connection that sends the next request, and the time since when that was due.
 use std::collections::VecDeque;
 
 use super::Arrivals;

@@ -60,7 +60,7 @@ impl Names {
             }
         };
         let numbers: Vec<&str> = name.split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty()).collect();
-        // What concludes from the number at the end of a name finds one there only if the name had one.
+        // Code that concludes from the number at the end of a name finds one there only if the name had one.
         let end = if numbers.is_empty() || name.ends_with(|c: char| c.is_ascii_digit()) { "" } else { "x" };
         let made = format!("{made}{}{end}", numbers.join("-"));
         self.known.insert(name.to_owned(), made.clone());

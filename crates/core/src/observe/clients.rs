@@ -1,5 +1,5 @@
-//! Where a port was asked for: which threads of its clients have to do with it. A client may be a large program that asks many services,
-//! and what its other threads wait for is none of this one's.
+//! Threads that have to do with a port that the user asked for, among those of its clients. A client may be a large program that asks many
+//! services, and what its other threads wait for is none of this one's.
 use std::collections::{HashMap, HashSet};
 
 use parshall_evidence::FlowRecord;

@@ -1,4 +1,4 @@
-//! Which stacks a report could show, so that only their functions are named after a window. Naming is the most expensive step then: the
+//! The stacks that a report could show, so that only their functions are named after a window. Naming is the most expensive step then: the
 //! symbols of each program and library have to be read.
 use std::collections::{BTreeMap, HashMap};
 

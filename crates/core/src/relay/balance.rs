@@ -1,4 +1,4 @@
-//! Which target takes a connection, and which targets are paused after failures.
+//! The choice of the target that takes a connection, and the targets that are paused after failures.
 //!
 //! A target is healthy unless active checks say it is down, or it failed `fails` times in a row and its pause is not over.
 //! After the pause it takes one connection as a trial when its turn comes. It takes no other one until the trial has ended, or

@@ -18,7 +18,7 @@ pub type Local = (Option<IpAddr>, u16);
 pub struct LocalPorts {
     /// The sessions on each port.
     sessions: BTreeMap<Local, u32>,
-    /// Sessions by port and target. Whichever their local addresses are, no two of them may have both in common.
+    /// Sessions by port and target. No two of them may have both in common, whatever their local addresses are.
     taken: HashSet<(u16, SocketAddr)>,
     /// The number of ports in `taken` for each target.
     by_target: HashMap<SocketAddr, usize>,

@@ -1,4 +1,4 @@
-//! Which datagrams are sent in one message (UDP GSO): the kernel segments it into datagrams of one size, of which only the
+//! Runs of datagrams that are sent in one message (UDP GSO): the kernel segments it into datagrams of one size, of which only the
 //! last may be shorter. Such a message costs little more than one datagram, so successive datagrams of a session are joined
 //! within that rule and the kernel's limits. Their order does not change.
 

@@ -44,13 +44,13 @@ pub struct Page {
     pub fix: Option<Fix>,
     /// The services, where there are several.
     pub services: Option<Services>,
-    /// Where the time went.
+    /// The accounts of the time, as bars.
     pub time: Vec<Bars>,
     /// The waits of the slowest requests.
     pub tail: Option<(Title, String)>,
     /// The numbers that the cause rests on.
     pub evidence: Option<(Title, Vec<EvidenceRow>)>,
-    /// What was counted, for who wants to see for himself.
+    /// The tables of counted figures, for users who want to see for themselves.
     pub tables: Vec<Table>,
     /// Further causes that hold.
     pub others: Option<Others>,
@@ -192,7 +192,7 @@ pub struct TimeRow {
     pub share: f64,
     /// The share in words.
     pub figure: String,
-    /// What it is the time of.
+    /// The part of the report whose time it is.
     pub basis: Basis,
 }
 

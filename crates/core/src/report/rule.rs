@@ -12,7 +12,7 @@ const CAUSES: &str = include_str!("../../../../docs/causes.md");
 pub struct Rule {
     /// Its anchor.
     pub id: String,
-    /// Whose rule it is.
+    /// The cause or the figure that the rule is for, as a heading.
     pub title: String,
     /// Paragraphs.
     pub text: Vec<String>,
@@ -164,7 +164,7 @@ fn request_state(state: &str) -> Option<&'static str> {
         "send" => "The thread slept until the receiver took what it sent.",
         "connect" => "The thread slept until a connection was established.",
         "network" => "The request or its reply was on the way between two sockets of this host.",
-        "other-request" => "What the request asked for came with another request: nobody owed the answer before.",
+        "other-request" => "The requested data came with another request: nobody owed the answer before.",
         "idle" => "The thread had the request and waited for events; nothing that blocks it was seen.",
         "kernel" => "The thread slept in the kernel for something else.",
         "unseen" => "Nothing that was observed says what the request waited for.",
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_rule_of_the_answer_has_its_limits_as_paragraphs_of_their_own() {
         let text = answer().text;
-        assert!(text[0].starts_with("What `run` and `attach` can name"), "{text:?}");
+        assert!(text[0].starts_with("The causes that `run` and `attach` can name"), "{text:?}");
         assert!(text.iter().any(|part| part.starts_with("1. it accounts for at least 30 %")), "{text:?}");
         assert!(text.iter().any(|part| part.starts_with("*Lost* is time")), "{text:?}");
         assert!(text.iter().all(|part| !part.contains('\n') && !part.starts_with('#')), "{text:?}");

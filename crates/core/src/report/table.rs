@@ -60,7 +60,7 @@ fn event_rows(event: &EventReport, most: usize, detail: Detail) -> Vec<(Vec<Stri
     rows
 }
 
-/// Who calls an event.
+/// The caller of an event, in words.
 fn by(caller: &EventCaller) -> String {
     match caller.pid {
         _ if caller.in_irq => "interrupts".to_owned(),

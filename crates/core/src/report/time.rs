@@ -1,4 +1,4 @@
-//! Where the time went, as bars.
+//! The accounts of the time, as bars.
 use parshall_evidence::{Account, Finding, Report, Rung, Status, TimeShare};
 
 use super::head;
@@ -36,7 +36,7 @@ fn row(label: impl Into<String>, share: f64, basis: Basis) -> TimeRow {
     TimeRow { label: label.into(), share, figure: percent_fixed(share), basis }
 }
 
-/// Where the time of the service's requests went, in the order in which they pass.
+/// The time of the service's requests by state, in the order in which they pass.
 fn requests(report: &Report) -> Option<Bars> {
     let service = report.service.as_ref()?;
     let time = &service.time;

@@ -39,7 +39,7 @@ impl<'a> Messages<'a> {
         Self { rest: part, first, requests, request: 0, interrupted: false, broken: false }
     }
 
-    /// Which request the last message answers, counted from 0.
+    /// The number of the request that the last message answers, counted from 0.
     pub fn request(&self) -> u32 {
         self.request
     }

@@ -32,7 +32,7 @@ pub struct RowBuffer {
     commands_by_name: HashMap<Arc<str>, u32>,
 }
 
-/// Where a row is packed, and its place in the order.
+/// A row's place in the packed chunks, and its place in the order.
 #[derive(Debug)]
 struct PackedRow {
     rank: Rank,

@@ -239,14 +239,14 @@ impl RawNamespace {
     }
 }
 
-/// Where the parts of a link are written, for errors.
+/// Positions of the parts of a link in the file, for errors.
 pub(super) struct LinkPlaces {
     pub ends: [EndPlaces; 2],
     pub mtu: usize,
     pub impairments: [usize; 2],
 }
 
-/// Where the parts of an end are written.
+/// Positions of the parts of an end in the file.
 pub(super) struct EndPlaces {
     pub namespace: usize,
     pub device: usize,

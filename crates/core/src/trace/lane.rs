@@ -26,10 +26,10 @@ pub struct Trace {
     pub whole_from_ns: u64,
 }
 
-/// What happened at one connection, thread or socket.
+/// The spans of one connection, thread or socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// What it is a lane of.
+    /// The kind of thing that it is a lane of.
     pub kind: Kind,
     /// The same in the words of the evidence.
     pub of: Of,
@@ -48,7 +48,7 @@ pub struct Span {
     pub begin_ns: u64,
     /// When it ended.
     pub end_ns: u64,
-    /// What held.
+    /// The state that held.
     pub state: State,
     /// Index into [`Trace::texts`]: what it was for, 0 for nothing.
     pub text: u32,
@@ -95,7 +95,7 @@ impl Trace {
     }
 }
 
-/// What a lane is of, in the words of the evidence.
+/// The object that a lane is of, in the words of the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Of {
     /// The requests on a socket.
@@ -119,7 +119,7 @@ impl Of {
 
 /// A lane before all others are known: who ended a span is the id of a thread.
 pub struct Draft {
-    /// What it is of.
+    /// The object that it is of.
     pub of: Of,
     /// See [`Lane`].
     pub group: String,

@@ -1,7 +1,7 @@
-//! What a lane shows, and what held in a span of it.
+//! The kinds of lanes, and the states that hold in their spans.
 use parshall_evidence::FlowState;
 
-/// What a lane is of. A page has their numbers.
+/// The kind of thing that a lane is of. A page has their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The requests on a connection.
@@ -12,7 +12,7 @@ pub enum Kind {
     Socket,
 }
 
-/// What held in a span.
+/// The state that held in a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     /// Several short waits of a thread, with the time on the CPU between them.

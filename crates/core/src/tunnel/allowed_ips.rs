@@ -1,4 +1,4 @@
-//! Which peer an address belongs to: a path-compressed binary trie over prefixes; the longest that matches decides.
+//! The peer that an address belongs to: a path-compressed binary trie over prefixes; the longest that matches decides.
 //!
 //! It is read without a lock while another copy is changed ([`Routes`](super::Routes)), so nodes refer to each other by their
 //! place in a vector, and a copy is one allocation.
@@ -107,7 +107,7 @@ struct Trie<V> {
     root: u32,
 }
 
-/// Where a node hangs: the node above it and the child that it is, or `None` for the root.
+/// A node's place in the tree: the node above it and the child that it is, or `None` for the root.
 type Parent = Option<(u32, usize)>;
 
 impl<V> Default for Trie<V> {

@@ -112,7 +112,7 @@ pub struct PeerState {
     pub public_key: PublicKey,
     #[allow(missing_docs)]
     pub preshared_key: PresharedKey,
-    /// Where its datagrams are sent to now.
+    /// The address to which its datagrams are sent now.
     pub endpoint: Option<SocketAddr>,
     /// 0 for none.
     pub persistent_keepalive_s: u16,

@@ -25,7 +25,7 @@ pub type Routes = AllowedIps<Arc<Link>>;
 pub struct Datagram<'a> {
     /// All of its bytes. A packet is decrypted in place.
     pub bytes: &'a mut [u8],
-    /// Where it came from.
+    /// Its sender.
     pub from: &'a Endpoint,
     #[allow(missing_docs)]
     pub outcome: Outcome,

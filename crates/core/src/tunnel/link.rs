@@ -16,7 +16,7 @@ use super::peer_id::PeerId;
 use super::session::{Keypairs, Session};
 use super::{KEEPALIVE_TIMEOUT, Ns};
 
-/// Where datagrams of a peer come from, and what answers are sent with.
+/// The source of a peer's datagrams, and the addresses with which answers are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
     /// The peer's address. An IPv4-mapped address is written as the IPv4 address.
@@ -202,7 +202,7 @@ impl Link {
         self.public_key
     }
 
-    /// Where the peer's datagrams are sent to.
+    /// The address to which the peer's datagrams are sent.
     pub fn endpoint(&self) -> Option<Endpoint> {
         self.endpoint.load().as_deref().copied()
     }

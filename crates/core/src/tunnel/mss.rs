@@ -29,7 +29,7 @@ pub fn clamp_mss(packet: &mut [u8], mtu: usize) -> bool {
     true
 }
 
-/// Where the TCP header of a SYN and the value of its MSS option are.
+/// The offsets of a SYN's TCP header and of the value of its MSS option.
 fn mss_option(packet: &[u8]) -> Option<(usize, usize)> {
     let (at, protocol) = match packet.first()? >> 4 {
         4 if packet.len() >= 20 && packet[6] & 0x1f == 0 && packet[7] == 0 => {

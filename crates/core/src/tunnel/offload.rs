@@ -96,7 +96,7 @@ impl Transport {
 #[derive(Debug)]
 pub struct Superframe<'a> {
     frame: &'a [u8],
-    /// Where the transport header begins, and how its packets are cut; `None` for one packet that is complete.
+    /// The offset of the transport header, and how its packets are cut; `None` for one packet that is complete.
     cut: Option<Cut>,
     /// The checksum of a single packet is still to be added: where it begins to count, and where it is.
     checksum: Option<(usize, usize)>,
@@ -348,7 +348,7 @@ impl<'a> Parsed<'a> {
 pub struct Joined {
     /// How many packets.
     pub packets: usize,
-    /// Where the payload of all but the first begins; the first is written with its headers.
+    /// The offset of the payload in all but the first, which is written with its headers.
     pub payload_at: usize,
     /// The header of the frame.
     pub header: VirtioHeader,

@@ -90,7 +90,7 @@ pub(super) struct Peer {
     pub(super) signer: Signer,
     /// The prefixes that the routes lead to it, in the order of their addresses.
     pub(super) allowed_ips: BTreeSet<IpNet>,
-    /// Where the address of its endpoint comes from.
+    /// The host name from which the address of its endpoint is resolved.
     name: Option<Name>,
     /// In seconds; 0 for none.
     pub(super) persistent_keepalive_s: u16,

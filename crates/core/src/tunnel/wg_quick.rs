@@ -36,7 +36,7 @@ pub struct QuickConfig {
     pub peers: Vec<QuickPeer>,
 }
 
-/// Where routes to the peers are added.
+/// The routing table to which routes to the peers are added.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Table {
     /// In the main table; a default route gets a table of its own and a rule.

@@ -283,7 +283,7 @@ mod tests {
         // One whose process is busy for a moment, and one that takes most of what comes.
         assert_eq!(verdict_of(&group((0, 5), 50)), "healthy");
         assert_eq!(verdict_of(&group((3, 9), 900)), "healthy");
-        // What waits and grows no more owes nobody: its clients are gone.
+        // Connections that wait in a queue that grows no more are owed nothing: their clients are gone.
         assert_eq!(verdict_of(&group((34, 34), 50)), "healthy");
         // A worker that waits for somebody else, or computes, is slow and not deaf.
         let mut asks = group((10, 34), 50);

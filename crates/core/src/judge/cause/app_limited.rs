@@ -81,7 +81,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
-/// What the other end shows better is on its account: a client that waits for the answer, an upstream that owes one.
+/// Time that the other end shows better is on its account: a client that waits for the answer, an upstream that owes one.
 fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);

@@ -1,4 +1,4 @@
-//! What a cause is and what it answers, and what several causes need to say it.
+//! The types of a cause and of its answers, and the functions that several causes make their answers with.
 use parshall_evidence::{ChainHop, Evidence, FlowRecord, PeerCommand, Place, ShareOf};
 
 use crate::judge::confidence::Gap;
@@ -61,7 +61,7 @@ pub struct Candidate {
     pub place: Place,
     /// The numbers.
     pub evidence: Vec<Evidence>,
-    /// What to do.
+    /// The change that removes the cause, in words.
     pub fix: String,
     /// The change to try on the running process, as `parshall try` takes it, and whose it is; none where no change is known that
     /// would help.
@@ -128,7 +128,7 @@ pub struct RequestLoss {
     pub least_ns: f64,
     /// The way to it.
     pub chain: Vec<ChainHop>,
-    /// What the wait was for in the end was seen.
+    /// The object that was waited for in the end was seen.
     pub seen: bool,
     /// Some of them did nothing but wait and were not answered: that is named, however much else was lost.
     pub waited: bool,
@@ -148,7 +148,7 @@ pub struct ThreadLoss {
 /// Work that was turned away, or that waited where no flow shows it: connections that were not accepted, datagrams that were dropped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Refused {
-    /// What was turned away.
+    /// The kind of thing that was turned away.
     pub of_what: ShareOf,
     /// How many connections or datagrams in the window.
     pub count: u64,
@@ -174,7 +174,7 @@ pub fn denied(denial: Denial) -> Outcome {
     Outcome::Rejected(Box::new(denial))
 }
 
-/// What a cause without lost time answers: the share of the flows' time in its states, which is what speaks against
+/// The answer of a cause without lost time: the share of the flows' time in its states, which is what speaks against
 /// it; `otherwise` says where that time is counted, if there was any.
 pub fn not_lost(facts: &Facts<'_>, what: &str, states: &[State], otherwise: &str) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {

@@ -30,8 +30,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         waits.each()
     ));
     let fix = format!(
-        "Write the log from a thread of its own with a queue that drops lines when it is full, or make its reader faster. What the \
-         descriptors of {} are: ls -l /proc/{}/fd",
+        "Write the log from a thread of its own with a queue that drops lines when it is full, or make its reader faster. To see \
+         the descriptors of {}: ls -l /proc/{}/fd",
         units::or(&writer.process, "the process"),
         writer.pid
     );

@@ -48,7 +48,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let bbr = if uses_bbr(facts, worst) { "" } else { ", or BBR at the sender," };
     let fix = format!(
-        "Send less (compress, cache, a nearer copy), or get a faster link. What shares this path is late by the same queue: fair \
+        "Send less (compress, cache, a nearer copy), or get a faster link. Other traffic on this path is late by the same queue: fair \
          queueing or a smaller buffer at the bottleneck (fq_codel, CAKE){bbr} shortens it."
     );
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()

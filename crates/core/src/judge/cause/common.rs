@@ -1,4 +1,4 @@
-//! What causes found in the requests' paths share: how much was lost to one thing, where, and how that becomes a candidate.
+//! Functions that causes found in the requests' paths share: the loss to one thing, its place, and the candidate made of it.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
@@ -24,7 +24,7 @@ const KEPT_OUT_NS: f64 = 20e6;
 /// Share of a cause's time whose end must have been seen for high confidence.
 const END_SEEN: f64 = 0.7;
 
-/// What requests lost to one thing.
+/// The requests' loss to one use of time.
 pub struct Waits<'f, 'a> {
     facts: &'f Facts<'a>,
     spent: Spent,
@@ -32,14 +32,14 @@ pub struct Waits<'f, 'a> {
     pub service: &'f ServiceFact<'a>,
     /// Its largest part.
     part: &'f PartFact<'a>,
-    /// Where that ends.
+    /// The last hop of that part.
     pub leaf: &'f Hop,
     /// The loss.
     pub loss: RequestLoss,
 }
 
 impl<'f, 'a> Waits<'f, 'a> {
-    /// What the services on the account lost to `spent`; None when nothing.
+    /// The loss of the services on the account to `spent`; None when there is none.
     pub fn on(facts: &'f Facts<'a>, spent: Spent) -> Option<Waits<'f, 'a>> {
         let ns_of = |s: &ServiceFact<'_>| s.lost_to(spent).map(|p| p.ns).sum::<f64>();
         let affected: Vec<(&ServiceFact<'_>, f64)> =
@@ -229,7 +229,7 @@ impl<'f, 'a> Waits<'f, 'a> {
     }
 }
 
-/// What a cause answers that owns no lost time of requests: the share of their time that speaks against it.
+/// The answer of a cause that owns no lost time of requests: the share of their time that speaks against it.
 pub fn not_spent(facts: &Facts<'_>, spent: Spent) -> Outcome {
     if facts.requests.is_empty() {
         return Outcome::Untested("single requests were not seen".to_string());
@@ -238,7 +238,7 @@ pub fn not_spent(facts: &Facts<'_>, spent: Spent) -> Outcome {
     denied(Denial::of(of).because("too short to make a request slow"))
 }
 
-/// Which samples are meant.
+/// The samples that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Those in user mode.
@@ -293,7 +293,7 @@ pub fn limited_ns(limit: &Limit, more: u32) -> f64 {
     (ratio(outstanding, f64::from(limit.most) + f64::from(more)) * each_ns).max(each_ns)
 }
 
-/// What to do where a server takes no more than `most` at a time, and workers wait for it.
+/// Advice where a server takes no more than `most` at a time, and workers wait for it.
 pub fn beyond(server: &str, most: u32) -> String {
     format!(
         "{server} takes no more than {most} at a time: raise that first, since more workers before it would only wait there."

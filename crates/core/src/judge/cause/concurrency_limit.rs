@@ -146,7 +146,7 @@ mod tests {
             "{}",
             finding.summary
         );
-        // What is passed on still takes its own time, and one more at a time does not give all.
+        // A request that is passed on still takes its own time, and one more at a time does not give all.
         let gain = finding.gain.expect("an account of requests");
         assert!((gain.now_ms - 400.0).abs() < 1.0 && (gain.without_ms.0 - 60.0).abs() < 1.0, "{gain:?}");
         assert!((gain.without_ms.1 - 230.0).abs() < 1.0, "{gain:?}");

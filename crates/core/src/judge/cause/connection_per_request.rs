@@ -37,7 +37,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// What the service spends on new connections before the request that each is opened for.
+/// The candidate for time that the service spends on new connections before the request that each is opened for.
 fn of_requests(waits: Waits<'_, '_>) -> Candidate {
     let rec = waits.service.rec;
     if waits.leaf.kind == HopKind::Connect {
@@ -159,10 +159,10 @@ mod tests {
         assert_eq!(of(made().on(HopKind::OnCpu, "")), "connection-per-request");
         assert_eq!(of(made().on(HopKind::NameServer, "poll").target("127.0.0.1:53")), "blocking-dns");
         assert_eq!(of(made().on(HopKind::Disk, "fsync")), "blocking-disk-io");
-        // Who should accept it waits for the client of another one.
+        // The thread that should accept it waits for the client of another one.
         let busy = made().on(HopKind::AcceptQueue, "").thread(100, 101, "mariadbd").on(HopKind::Client, "poll");
         assert_ne!(of(busy), "connection-per-request");
-        // It computes for others: it would do so before requests of a connection that is kept, too. Who only makes processes would not.
+        // It computes for others: it would do so before requests of a connection that is kept, too. A process that only forks would not.
         let computes = |pid| made().on(HopKind::AcceptQueue, "").thread(pid, 101, "mariadbd").on(HopKind::OnCpu, "");
         assert_eq!(of(computes(100)), "user-cpu-bound");
         assert_eq!(of(computes(99)), "connection-per-request");

@@ -80,7 +80,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let waiting = queued.max(1);
     let served = counters.rose("Tcp.PassiveOpens");
     let wait_ns = waiting as f64 * facts.capture.window_ns as f64;
-    // Whoever is served waited for a descriptor too.
+    // Connections that are served waited for a descriptor too.
     let all = waiting.saturating_add(served);
     candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: all, of: all, wait_ns });
     candidate.holds()
@@ -166,7 +166,7 @@ mod tests {
         counters.listeners.truncate(1);
         none.counters = Some(counters);
         assert_eq!(verdict_of(&none), "no-dominant-cause");
-        // Whoever computes meanwhile watches its listener.
+        // A process that computes meanwhile watches its listener.
         let mut busy = capture(79, 96);
         busy.services[0].path[0].hops[1].kind = HopKind::Timer;
         assert_eq!(verdict_of(&busy), "serialized-service");

@@ -35,7 +35,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, group.map_or_else(Vec::new, evidence), fix).holds()
 }
 
-/// What holds too little, in words.
+/// The control group or host that has too little memory, in words.
 fn room(group: &MemoryGroup) -> String {
     match group.limit_bytes {
         Some(limit) => format!("control group {} may use {}", group.path, units::bytes(limit as f64)),

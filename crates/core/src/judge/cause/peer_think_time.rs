@@ -93,7 +93,7 @@ fn deepest(facts: &Facts<'_>, mut lost: Lost) -> Lost {
 /// A call in which the peer's thread slept for a smaller share of the time does not explain its silence.
 const SLEEP_MIN: f64 = 0.3;
 
-/// What the threads of a peer on this host did.
+/// The share of the time that a peer's thread on this host slept in one call, and a sentence about it; None without such a thread.
 fn peer_threads(facts: &Facts<'_>, flow: usize) -> Option<(f64, String)> {
     let other = &facts.flows[facts.flows[flow].pair?];
     let tid = facts.server_of(other.rec, other.rec.last_tid);

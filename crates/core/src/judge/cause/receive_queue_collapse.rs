@@ -23,7 +23,7 @@ pub const CAUSE: Cause = Cause {
 /// The usual largest receive buffer that the kernel sizes by itself.
 const USUAL_RMEM_MAX: u64 = 6_291_456;
 
-/// What the kernel does to a queue that has outgrown its memory, from mild to drastic.
+/// The kernel's steps against a queue that has outgrown its memory, from mild to drastic.
 const COUNTERS: [(&str, &str); 4] = [
     ("TcpExt.PruneCalled", "times the receive memory ran out"),
     ("TcpExt.TCPRcvCollapsed", "segments merged to save memory"),

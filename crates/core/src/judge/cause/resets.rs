@@ -90,8 +90,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
-/// Both ends of a connection of this host count one reset each. Who opened a connection and resets it cuts nobody's reply but its own. One
-/// on which nothing had moved in the window cut no request and no reply: an idle connection that is given up, a probe of a load balancer.
+/// Both ends of a connection of this host count one reset each. An end that opened a connection and resets it cuts nobody's reply but its
+/// own. A reset of a connection on which nothing had moved in the window cuts no request and no reply: it was idle and is given up, or a
+/// probe of a load balancer.
 fn resets(facts: &Facts<'_>) -> u64 {
     let ended_idle = |f: &&FlowFact<'_>| f.shape == Shape::Idle && f.rec.last.state == CLOSE;
     let at = |serving: bool| {
@@ -109,15 +110,15 @@ fn requests_in(service: &Service, window_s: f64) -> f64 {
     ratio(service.requests as f64 * window_s, service.observed_ns as f64 / 1e9)
 }
 
-/// What a client spends to open another connection: a round trip, and what its protocol asks before the first request.
+/// The time in ns in which a client opens another connection: a round trip, and what its protocol asks before the first request.
 fn opening_ns(facts: &Facts<'_>) -> f64 {
     let round_trips: Vec<f64> = facts.flows.iter().map(rtt_ns).filter(|&ns| ns > 0.0).collect();
     let mean = ratio(round_trips.iter().sum(), round_trips.len() as f64);
     facts.network.setup.setup_ns.max(mean)
 }
 
-/// What was under way: the client does not know whether it was done, so the last exchange counts as lost. Its length is that of the
-/// connections that ended in the window, by their exchanges.
+/// The time in ns of the exchange that a reset cut: the client does not know whether it was done, so it counts as lost. Its length is
+/// that of the connections that ended in the window, by their exchanges.
 fn exchange_ns(facts: &Facts<'_>) -> f64 {
     let (mut life_ns, mut exchanges) = (0.0, 0.0);
     for flow in facts.flows.iter().map(|f| f.rec).filter(|f| f.merged.is_some() || f.last.state == CLOSE) {

@@ -136,7 +136,7 @@ mod tests {
         let report = crate::judge::judge(&upload(20_000));
         assert_eq!(report.verdict.cause.as_deref(), Some("rtt-window-bound"), "{report:#?}");
         assert!(report.verdict.summary.contains("TCP's would take more"), "{}", report.verdict.summary);
-        // What is sent when it is there, as changes to a replica are, waits for no leave.
+        // Data that is sent as soon as it is there, as changes to a replica are, waits for no window.
         assert_ne!(verdict_of(&upload(9 * MS)), "rtt-window-bound");
     }
 

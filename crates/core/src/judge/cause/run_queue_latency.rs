@@ -48,7 +48,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, evidence, fix(who, "its", leaf.pid)).holds()
 }
 
-/// What to do against `who`, whose (`its`) programs use the CPUs of the service `pid`.
+/// Advice against `who`, whose (`its`) programs use the CPUs of the service `pid`.
 fn fix(who: &str, its: &str, pid: u32) -> String {
     format!(
         "Keep {who} off the service's CPUs, or lower {its} priority (renice, cpu.weight), or give the service CPUs of its own (taskset -cp \

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("serialized-service"));
         // Whether a worker brings them, or they are news that come at even times, was not seen.
         assert_eq!(report.verdict.confidence, Confidence::Medium);
-        // What comes for all who wait at once, or at any time, is news.
+        // Messages that come for all who wait at once, or at any time, are news.
         assert_eq!(verdict_of(&with(service().gaps(0, 1_000_000, 400_000_000))), "healthy");
     }
 

@@ -96,7 +96,7 @@ fn unseen(facts: &Facts<'_>) -> Option<String> {
     facts.threads.iter().all(|t| t.rec.observed_ns == 0).then(|| "no probe saw the calls of the threads".to_string())
 }
 
-/// What to change: where the process is a relay of parshall's own, the very flag or key.
+/// The change to make: where the process is a relay of parshall's own, the very flag or key.
 fn fix(capture: &Capture, pid: u32) -> String {
     let own = capture.own_relays.iter().find(|relay| relay.pid == pid);
     match own.map(|relay| &relay.start) {

@@ -125,7 +125,7 @@ fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
 fn of_threads(facts: &Facts<'_>) -> Outcome {
     let take = |p: &Part| p.blame == Blame::CpuUser;
     let lost = facts.lost(take);
-    // What threads of a service cost its requests is on the account of these.
+    // The time that threads of a service cost its requests is on the account of these.
     let saturated = facts.threads.iter().filter(|t| !facts.requests.covers(t.rec.pid));
     let saturated = saturated.filter(|t| qualifies(facts, t) && busy_of_wall(facts, t) >= MIN_BUSY);
     let saturated = saturated.max_by(|a, b| a.ledger.on_cpu().total_cmp(&b.ledger.on_cpu()));

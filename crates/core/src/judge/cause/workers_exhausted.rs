@@ -140,7 +140,7 @@ mod tests {
         let verdict = |processes: u32, setup: bool| {
             let waits = client(Hops::new().thread(100, 100, "smtpd").on(HopKind::AcceptQueue, ""));
             let mut capture = with(ServiceBuilder::new(7000).requests(40, 250.0).part(waits, 0.9).cpu(0.1));
-            // What comes before the last request of a connection that is opened for a few.
+            // Waits before the last request of a connection that is opened for a few.
             capture.services[0].path[0].setup = setup;
             let flow = |n: u32| FlowBuilder::new(u64::from(n), Role::Server).owner(99 + n, 99 + n).talks(3, 100);
             capture.flows = (1..=processes).map(|n| flow(n).fill().record).collect();

@@ -24,7 +24,7 @@ const HOLD_MIN_NS: f64 = 100_000.0;
 pub struct Part {
     /// Index into [`Facts::flows`].
     pub flow: usize,
-    /// Whose it is.
+    /// The party or the mechanism that it belongs to.
     pub blame: Blame,
     /// The state of the ledger it comes from.
     pub state: State,
@@ -34,7 +34,7 @@ pub struct Part {
     pub count: u64,
     /// Length of one interval on the clock, the mean when it stands for many.
     pub each_ns: f64,
-    /// What ended it.
+    /// The event that ended it.
     pub release: Release,
     /// The responsible thread, 0 when unknown.
     pub tid: u32,
@@ -48,7 +48,7 @@ pub struct Part {
     pub supply: bool,
 }
 
-/// What is lost before both ends of a connection are compared, and what was excused.
+/// The time that is lost before both ends of a connection are compared, and the time that was excused.
 #[derive(Debug, Default)]
 pub struct Raw {
     /// Lost time.
@@ -75,7 +75,7 @@ pub fn parts(facts: &Facts<'_>) -> Raw {
     raw
 }
 
-/// Where the time of an interval goes.
+/// The account to which the time of an interval belongs.
 enum Attribution {
     /// Not counted as lost.
     NotLost,
@@ -92,7 +92,7 @@ fn attribute(flow: &FlowFact<'_>, interval: &Interval, typical_think_ns: f64) ->
     match interval.state {
         State::HeldByNagle => hold(Blame::Nagle),
         State::HeldByNagleDelayedAck => hold(Blame::NagleDelack),
-        // Who passes a stream on says that more comes, and waits for it.
+        // A process that passes a stream on announces more data (MSG_MORE), and waits for it.
         State::Corked if flow.passes_on => Attribution::NotLost,
         State::Corked => hold(Blame::Cork),
         State::PeerHeld if DELACK_NS.contains(&interval.each_ns(flow.ledger.scale)) => Attribution::To(Blame::PeerHeld),

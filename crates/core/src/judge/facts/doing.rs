@@ -1,4 +1,4 @@
-//! What a thread did during a span of time: on the CPU, runnable, throttled, or asleep, and on what.
+//! The state of a thread during a span of time: on the CPU, runnable, throttled, or asleep, and on what.
 use parshall_evidence::{OffCpu, ThreadStall};
 
 use super::{Facts, ThreadFact};
@@ -32,7 +32,7 @@ pub struct Doing {
 impl Doing {
     const UNKNOWN: Doing = Doing { on_cpu: 0.0, runnable: 0.0, throttled: 0.0, blocked: 1.0, off: None, tid: 0 };
 
-    /// What `tid` did during a span (begin, length), or on an average awake moment when the span is not known.
+    /// The state of `tid` during a span (begin, length), or on an average awake moment when the span is not known.
     pub fn of(facts: &Facts<'_>, tid: u32, span: Option<(u64, u64)>) -> Doing {
         let Some(thread) = facts.thread(tid) else { return Doing::UNKNOWN };
         match span {
@@ -43,7 +43,7 @@ impl Doing {
 }
 
 impl Doing {
-    /// What the threads of a process did during a span, when nothing tells which of them was in charge: the one that
+    /// The state of a process' threads during a span, when nothing tells which of them was in charge: the one that
     /// worked through most of it, or else the one that slept in something other than a wait for work.
     pub fn of_process(facts: &Facts<'_>, pid: u32, span: Option<(u64, u64)>) -> Doing {
         let Some((begin, ns)) = span.filter(|(_, ns)| *ns > 0) else { return busiest(facts, pid) };
@@ -72,7 +72,7 @@ fn busiest(facts: &Facts<'_>, pid: u32) -> Doing {
     busiest.map_or(Doing::UNKNOWN, |t| Doing { tid: t.rec.tid, ..average(facts, t) })
 }
 
-/// What a thread waited for in one of the capture's sleeps.
+/// The kind of wait of one of the capture's sleeps, by its index.
 pub fn wait_of(facts: &Facts<'_>, index: usize) -> Wait {
     facts.capture.thread_stalls.get(index).map_or(Wait::Other, |s| Wait::of(&s.syscall_name, s.fd, s.syscall))
 }

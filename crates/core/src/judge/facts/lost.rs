@@ -120,7 +120,7 @@ mod tests {
         let whole = [(12, 40, RxAckDelayed), (52, 41, RxAckDelayed)];
         assert_eq!(lengths_ms(&[&cut[..], &whole[..]].concat()), (41.0, 43.0));
         assert_eq!(lengths_ms(&cut), (11.0, 43.0), "better than nothing");
-        // What is longer than a slice is never seen whole, and must not vanish behind what is short.
+        // A wait that is longer than a slice is never seen whole, and must not vanish behind short ones.
         assert_eq!(lengths_ms(&[(10, 5, RxAckDelayed), (20, 80, Cut), (500, 100, Cut)]), (80.0, 100.0));
     }
 }

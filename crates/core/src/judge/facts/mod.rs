@@ -1,8 +1,7 @@
 //! The prepared evidence that all causes are tested on: ledgers, both ends of a connection joined, and for each piece
 //! of lost time the one to blame.
 //!
-//! What belongs here: deciding whether time was lost and whose it is. Which causes are *named* is decided in
-//! [`crate::judge::cause`].
+//! This module decides whether time was lost and whose it is. [`crate::judge::cause`] decides which causes are *named*.
 pub mod blame;
 pub mod doing;
 pub mod lost;
@@ -103,7 +102,7 @@ pub struct ThreadFact<'a> {
 /// The prepared evidence.
 #[derive(Debug)]
 pub struct Facts<'a> {
-    /// What it was made from.
+    /// The capture that it was made from.
     pub capture: &'a Capture,
     /// The flows, in the order of the capture.
     pub flows: Vec<FlowFact<'a>>,
@@ -115,9 +114,9 @@ pub struct Facts<'a> {
     pub requests: Requests<'a>,
     /// Requests that their service lets wait.
     pub(crate) quiet: Quiet,
-    /// What observed clients waited for outside of their requests.
+    /// Waits of observed clients outside of their requests.
     pub(crate) clients: Vec<ClientWait>,
-    /// What sockets, counters and settings say of the network.
+    /// The network, as sockets, counters and settings show it.
     pub network: Network,
     /// Lost time by blame before both ends of a connection were compared: with what is now counted at another flow.
     raw_ns: BTreeMap<Blame, f64>,
@@ -128,7 +127,7 @@ pub struct Facts<'a> {
     by_tid: BTreeMap<u32, usize>,
     /// Process id to indices into `threads`.
     by_pid: BTreeMap<u32, Vec<usize>>,
-    /// What SOCK_DIAG said, by flow.
+    /// Figures of SOCK_DIAG, by flow.
     figures: BTreeMap<u64, &'a SocketFigures>,
     /// Counters of network namespaces, by inode.
     spaces: BTreeMap<u64, &'a NamespaceCounters>,
@@ -174,7 +173,7 @@ impl<'a> Facts<'a> {
             by_tid,
             by_pid,
         };
-        // What is asked how often is known before it is known what that time was spent on.
+        // The services, with how often each of them is asked, are set before the use of that time is decided.
         facts.requests.all = services;
         let raw = blame::parts(&facts);
         for part in &raw.parts {
@@ -246,7 +245,7 @@ impl<'a> Facts<'a> {
         self.lost(|p| blames.contains(&p.blame))
     }
 
-    /// What SOCK_DIAG said of a flow at the window's end.
+    /// SOCK_DIAG's figures of a flow at the window's end.
     pub fn figures(&self, flow: u64) -> Option<&'a SocketFigures> {
         self.figures.get(&flow).copied()
     }
@@ -290,8 +289,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What to do where something could not be seen: `unprivileged` for who may not see all, `root` for who may, and for cases that
-    /// do not say. Advice to run as root is none to root.
+    /// Advice where something could not be seen: `unprivileged` for users who may not see all, `root` for those who may, and for cases
+    /// that do not say. Advice to run as root is none to root.
     pub fn advice<'t>(&self, unprivileged: &'t str, root: &'t str) -> &'t str {
         let is_root = self.capture.origin.as_ref().and_then(|origin| origin.root);
         if is_root == Some(true) { root } else { unprivileged }
@@ -501,7 +500,7 @@ fn unread_by_thread(capture: &Capture, flows: &[FlowFact<'_>]) -> BTreeMap<u32, 
     raw.into_iter().map(|(key, spans)| (key, Spans::union(spans))).collect()
 }
 
-/// What threads and processes handled.
+/// Requests or replies, bytes, and bytes in bulk that threads and processes handled.
 #[derive(Default)]
 struct Work {
     by_tid: BTreeMap<u32, (f64, f64, f64)>,

@@ -97,7 +97,7 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
                 None => continue,
             }
         }
-        // What is left of a wait that was explained must still be a stall by itself.
+        // The rest of a wait that was explained must still be a stall by itself.
         let left_ns = part.each_ns * (1.0 - share);
         if share == 0.0 || (share < 0.95 && left_ns >= 1e6) {
             kept.push(part);

@@ -2,7 +2,7 @@
 //! three kinds by what it was spent on, and nearly all of it must be harmless. Where somebody waits and no cause holds, this says who,
 //! for what and for how long; where it was not seen what they wait for, this says what to observe.
 //!
-//! What belongs here: the table, and the sentences. Which time was lost is decided in [`crate::judge::facts`].
+//! This module has the table, and the sentences. [`crate::judge::facts`] decides which time was lost.
 #[cfg(test)]
 mod tests;
 
@@ -26,18 +26,18 @@ const READING_NS_PER_BYTE: f64 = 8.0;
 /// A reader that runs, or could, for this share of its time has no time left.
 const FULL: f64 = 0.85;
 
-/// What time that somebody waited says of a service.
+/// The kinds of time for which somebody waited, by what each says of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Nobody owes it.
     Harmless,
     /// Somebody waited for what could have come.
     Lost,
-    /// What for was not seen.
+    /// The object of the wait was not seen.
     Unknown,
 }
 
-/// What the time of a request that was spent on this says, and why.
+/// The kind of a request's time that was spent on this, and the reason.
 pub fn fate(spent: Spent) -> (Fate, &'static str) {
     use Fate::{Harmless, Lost, Unknown};
     match spent {
@@ -81,7 +81,7 @@ pub enum Doubt {
     Unseen(String),
 }
 
-/// What speaks against calling the subject healthy; None where at least [`PROVEN`] of what waits is known to be harmless.
+/// The reason not to call the subject healthy; None where at least [`PROVEN`] of the waits is known to be harmless.
 pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     let connecting = connecting(facts);
     if clients_share(facts) > 1.0 - PROVEN {
@@ -175,7 +175,7 @@ fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
     found
 }
 
-/// Who of the clients waits for what.
+/// Says which client waits for what.
 fn clients(facts: &Facts<'_>, connecting: &Connecting<'_>) -> String {
     let counts = |wait: &&ClientWait| wait.awaits == Awaits::Close || !opens_for_itself(facts);
     let worst = facts.clients.iter().filter(counts).max_by_key(|wait| wait.ns);
@@ -260,7 +260,7 @@ pub fn slow_sending(facts: &Facts<'_>) -> Option<(String, f64)> {
     found.max_by(|a, b| a.2.total_cmp(&b.2)).map(|(who, each_ns, _)| (who, each_ns))
 }
 
-/// What to do where much of the requests' time was not seen.
+/// Advice where much of the requests' time was not seen.
 pub fn unseen_words(facts: &Facts<'_>, share: f64) -> String {
     let (mut clients, mut others) = (0.0, 0.0);
     for part in facts.requests.counted().flat_map(|s| &s.parts).filter(|p| p.spent == Spent::Unseen) {
@@ -285,7 +285,7 @@ fn is_of_client(part: &PartFact<'_>) -> bool {
     part.rec.hops.iter().rev().nth(1).is_some_and(|hop| hop.kind == HopKind::Client)
 }
 
-/// Who waits for what in most of the time that these services lost, a sentence; empty where they lost none.
+/// Says who waits for what in most of the time that these services lost, in a sentence; empty where they lost none.
 pub fn who<'f, 'a: 'f>(facts: &Facts<'_>, services: impl Iterator<Item = &'f ServiceFact<'a>>) -> String {
     let lost = services.filter(|s| s.slow || s.rec.waited).flat_map(|s| s.parts.iter().map(move |part| (s, part)));
     let most = lost.filter(|(_, part)| fate(part.spent).0 == Fate::Lost).max_by(|a, b| a.1.ns.total_cmp(&b.1.ns));

@@ -1,5 +1,4 @@
-//! Who waits is asked: captures in which somebody waits and today's causes do not say so, and beside each one in which nobody is owed
-//! anything.
+//! Captures in which somebody waits and today's causes do not say so, and beside each one a capture in which nobody is owed anything.
 use parshall_evidence::timeline::{OffCpu, Socket, Waker};
 use parshall_evidence::{Capture, Confidence, Counters, FdKind, FlowState, HopKind, Release, Role, Status};
 
@@ -195,7 +194,7 @@ fn a_listener_from_which_nobody_accepts_is_found_beside_one_that_is_served() {
     assert!(summary.contains("gave up after 50") && summary.contains("SO_REUSEPORT"), "{summary}");
     // With one listener they wait behind those that are served.
     assert_eq!(listeners(1).verdict.cause.as_deref(), Some("serialized-service"));
-    // Who sleeps for something else does not wait for an answer, nor who goes at once.
+    // A process that sleeps for something else does not wait for an answer, and neither does one that goes at once.
     assert_eq!(verdict_of(&of(not_accepted(510, SLEEP))), "healthy");
     assert_eq!(verdict_of(&of(not_accepted(40, RECV))), "healthy");
 }

@@ -12,7 +12,7 @@ use crate::stats::ratio;
 pub struct Interval {
     /// The state.
     pub state: State,
-    /// What ended it.
+    /// The event that ended it.
     pub release: Release,
     /// Time in this state, scaled to the wall time of the flow.
     pub ns: f64,

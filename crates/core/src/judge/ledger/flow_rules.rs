@@ -1,4 +1,4 @@
-//! What an interval of a flow meant: from the socket's fields, the event that ended it and the flow's role to a state.
+//! The meaning of an interval of a flow: from the socket's fields, the event that ended it and the flow's role to a state.
 //!
 //! The kernel side reports [`FlowState`] × [`Release`]. Two of these do not tell enough by themselves: time in flight
 //! (one round trip is the network, the rest is somebody waiting), and a Nagle hold that the application's next call
@@ -14,7 +14,7 @@ pub const DELACK_NS: std::ops::RangeInclusive<f64> = 35e6..=210e6;
 /// Time in flight up to which nothing but the network is waited for, at least.
 const IN_FLIGHT_MIN_NS: f64 = 1e6;
 
-/// What the rules need to know of a flow.
+/// The properties of a flow that the rules need.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Context {
     /// It waits for replies (role client or unknown).
@@ -36,7 +36,7 @@ pub struct Context {
     delack_share: f64,
 }
 
-/// Where the part of an interval beyond the time in flight belongs.
+/// The state to which the part of an interval beyond the time in flight belongs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rest {
     One(State),
@@ -196,7 +196,7 @@ pub fn serves(flow: &FlowRecord) -> bool {
     }
 }
 
-/// What of a cell its own stalls do not account for: time and number of intervals.
+/// The part of a cell that its own stalls do not account for: time in ns and number of intervals.
 ///
 /// Samples count themselves, not intervals. But each segment with data begins at most one interval of a kind, and the
 /// kernel counts those: time in a state by that number is its mean length, however slowly it was sampled.

@@ -1,5 +1,5 @@
 //! The states that exclude each other, into which the time of a flow is split.
-/// Where a flow's time can go.
+/// A use of a flow's time; at each moment exactly one holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum State {

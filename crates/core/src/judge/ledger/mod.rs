@@ -1,7 +1,7 @@
 //! Exact accounts of time: every nanosecond of a flow's or a thread's wall time lies in exactly one state.
 //!
-//! What belongs here: the states, and the rules that map kernel evidence to them. Whether a state is *bad* is decided
-//! in [`crate::judge::facts`].
+//! This module has the states, and the rules that map kernel evidence to them. [`crate::judge::facts`] decides whether a state is
+//! *bad*.
 pub mod flow;
 pub mod flow_rules;
 mod flow_state;

@@ -9,7 +9,7 @@ use parshall_evidence::{Capture, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
 use crate::stats::{Spans, ratio};
 use crate::wait::Wait;
 
-/// Where a thread's time can go.
+/// A use of a thread's time; at each moment exactly one holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum State {

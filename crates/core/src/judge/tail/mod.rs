@@ -33,7 +33,7 @@ const MANY: (u64, u64) = (30, 3);
 /// Fewer requests than that leave doubt.
 const FEW: u64 = 10;
 
-/// What is known of the slowest requests of all services.
+/// The findings about the slowest requests of all services.
 #[derive(Debug, Default)]
 pub struct Tails {
     /// The cause that most of them wait for.
@@ -44,7 +44,7 @@ pub struct Tails {
     waited: bool,
 }
 
-/// What the slowest requests wait for.
+/// The cause that the slowest requests wait for.
 #[derive(Debug)]
 struct Found {
     finding: Finding,
@@ -68,7 +68,7 @@ pub fn judge<'a>(facts: &mut Facts<'a>, tails: &'a [Service]) -> Tails {
 }
 
 impl Tails {
-    /// What the slowest requests of a service waited for; None where they were not told apart.
+    /// The report of a service's slowest requests; None where they were not told apart.
     pub fn of(&self, service: &Service) -> Option<TailReport> {
         let own = self.reports.iter().find(|(rec, _)| account::is_same(rec, service));
         own.filter(|_| !service.waited).map(|(_, report)| report.clone())
@@ -211,7 +211,7 @@ fn share_of(fact: &ServiceFact<'_>, whole: &Requests<'_>) -> f64 {
     ratio(fact.rec.requests as f64, all.map_or(0, ServiceFact::seen_requests) as f64).min(1.0)
 }
 
-/// What the slowest requests spent their time on, the largest share first.
+/// The time of the slowest requests by its use, the largest share first.
 fn time(fact: &ServiceFact<'_>) -> Vec<TimeShare> {
     let mut by_spent: BTreeMap<Spent, f64> = BTreeMap::new();
     for part in &fact.parts {
@@ -230,7 +230,7 @@ fn time(fact: &ServiceFact<'_>) -> Vec<TimeShare> {
     list
 }
 
-/// Who it is that most of them wait for, in a few words; empty where that is nobody.
+/// The thread or process that most of them wait for, in a few words; empty where there is none.
 fn behind(fact: &ServiceFact<'_>, blockers: &[String]) -> String {
     let Some(part) = worst(fact) else { return String::new() };
     let Some(leaf) = part.rec.hops.last() else { return String::new() };

@@ -16,7 +16,7 @@ const WINDOW_NS: u64 = 5_000 * MS;
 /// Clients with a connection each, enough that none asks again before it was answered.
 const CLIENTS: u64 = 200;
 
-/// What a thread does with a request.
+/// The work of a thread on a request.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     /// It computes.

@@ -1,4 +1,4 @@
-//! Which ends of connections hold a request that nobody has answered: by what moved last, and in which direction.
+//! The ends of connections that hold a request which nobody has answered: found by what moved last, and in which direction.
 use parshall_evidence::WaitingEnd;
 
 /// TCP states (net/tcp_states.h).

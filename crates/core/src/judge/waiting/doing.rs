@@ -1,4 +1,4 @@
-//! What a thread does, as far as a request may wait for it.
+//! The state of a thread, as far as a request may wait for it.
 use parshall_evidence::{FdKind, HopKind, WaitingEnd, WaitingThread};
 
 use super::debt::Debt;
@@ -8,7 +8,7 @@ use crate::wait::Wait;
 /// The port of name servers.
 const NAMES_PORT: u16 = 53;
 
-/// What a thread does when the window ends.
+/// The state of a thread when the window ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Doing<'a> {
     /// It is stopped.
@@ -111,7 +111,7 @@ impl Doing<'_> {
     }
 }
 
-/// What a thread does.
+/// The state of a thread when the window ends, by its system call, its target and its kernel state.
 pub fn doing<'a>(scene: &Scene<'a>, thread: &WaitingThread) -> Doing<'a> {
     if matches!(thread.state, 'T' | 't') {
         return Doing::Stopped;
@@ -189,7 +189,7 @@ fn waits_for_files(thread: &WaitingThread, wait: Wait) -> bool {
     file || matches!(wait, Wait::File | Wait::PageFault) || CALLS.contains(&thread.syscall_name.as_str())
 }
 
-/// What it waits for is a UDP socket that is connected to a name server.
+/// It waits for a UDP socket that is connected to a name server.
 fn asks_names(thread: &WaitingThread) -> bool {
     let server = thread.target.parse::<std::net::SocketAddr>();
     thread.fd == FdKind::Udp && server.is_ok_and(|server| server.port() == NAMES_PORT)

@@ -13,7 +13,7 @@ use crate::wait::Wait;
 /// Steps of one way at most.
 const DEPTH_MAX: usize = 12;
 
-/// What is known of a request that waits.
+/// The classes of requests that wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Somebody owes an answer, or has not even taken it in.
@@ -29,11 +29,11 @@ pub enum Class {
 pub struct Way {
     /// From the end inwards.
     pub hops: Vec<Hop>,
-    /// What it shows.
+    /// The class of the request.
     pub class: Class,
 }
 
-/// Which thread of some processes has a request.
+/// Finds the thread of some processes that has a request.
 enum Pick<'a> {
     This(&'a WaitingThread, Doing<'a>),
     /// One of several that do different things, such as this one.
@@ -88,12 +88,12 @@ impl Way {
 }
 
 impl<'a> Scene<'a> {
-    /// Who holds up a request that has arrived at this end.
+    /// The way to the thread that holds up a request which has arrived at this end.
     pub fn served(&self, end: &'a WaitingEnd) -> Way {
         self.at_server(end, &mut Vec::new())
     }
 
-    /// Who holds up a request that was sent from this end; None where it is known to be answered.
+    /// The way to the thread that holds up a request which was sent from this end; None where it is known to be answered.
     pub fn asked(&self, end: &'a WaitingEnd) -> Option<Way> {
         if self.debt(end) != Debt::Sure {
             return None;
@@ -241,7 +241,7 @@ impl<'a> Scene<'a> {
         threads.next().map_or_else(|| nobody(kind), |thread| hop(thread, kind))
     }
 
-    /// Which thread of these processes has a request. One on which its process still waits for data is in no thread's hands: only
+    /// The thread of these processes that has a request. One on which its process still waits for data is in no thread's hands: only
     /// a thread that was blocked all the time holds it up. One that was not taken in yet waits for the thread that would do it.
     fn pick(&self, pids: &[u32], awaited: bool, queued: bool, still: bool) -> Pick<'a> {
         let mut found: Vec<(&'a WaitingThread, Doing<'a>)> = Vec::new();
@@ -258,7 +258,7 @@ impl<'a> Scene<'a> {
             }
             found.extend(working);
         }
-        // Who has had it all the time has not run since.
+        // A thread that has had it all the time has not run since.
         if still && found.iter().any(|(t, _)| t.still != Some(false)) {
             found.retain(|(t, _)| t.still != Some(false));
         }
@@ -297,7 +297,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What a thread waits for, which has a request or holds what another one waits for. `tids` are those on the way.
+    /// The way from a thread that has a request, or holds something that another one waits for. `tids` are those on the way.
     fn thread(&self, thread: &'a WaitingThread, doing: Doing<'a>, way: &mut Vec<u64>, tids: &mut Vec<u32>) -> Way {
         if tids.contains(&thread.tid) {
             return Way::end(hop(thread, HopKind::Deadlock), Class::Owed);

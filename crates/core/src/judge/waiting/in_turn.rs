@@ -57,7 +57,8 @@ fn never_rests(thread: &ThreadRecord) -> bool {
     rests <= RESTS_MAX && blocked_share(thread, |_, _| true) - rests >= BLOCKED_MIN
 }
 
-/// The share of its time in which a thread waits for work. Who has an epoll waits for it there: a poll beside it watches one thing.
+/// The share of its time in which a thread waits for work. A thread that has an epoll waits for it there: a poll beside it watches one
+/// thing.
 fn rests_share(thread: &ThreadRecord) -> f64 {
     let has_epoll = thread.syscalls.iter().any(|cell| cell.name.starts_with("epoll_"));
     blocked_share(thread, |wait, call| match wait {

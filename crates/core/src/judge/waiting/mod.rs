@@ -1,5 +1,5 @@
 //! Requests that waited when the window ended: found in the state of sockets and threads, and followed to whoever should end the
-//! wait. What began before the window and does not end is in no other account.
+//! wait. Waits that began before the window and do not end are in no other account.
 //!
 //! `debt` tells which ends of connections owe an answer, `follow` who holds it up. A request that its service lets wait while
 //! no thread of it is blocked (a long poll, a subscription that has said nothing yet) owes nothing: from outside, it cannot be told
@@ -29,7 +29,7 @@ const LONG_NS: u64 = 1_000_000_000;
 /// A request is the one that the probes saw unanswered if its age differs by no more than this.
 const SAME_NS: u64 = 100_000_000;
 
-/// What waited.
+/// The requests that waited when the window ended.
 #[derive(Debug, Default)]
 pub struct Waited {
     /// Requests that somebody owes an answer, by service.
@@ -47,7 +47,7 @@ pub struct Quiet {
     pub longest_ns: u64,
 }
 
-/// What of it a verdict may rest on: ends with a request that nobody has answered, and those that they lead to.
+/// The part of it that a verdict may rest on: ends with a request that nobody has answered, and those that they lead to.
 pub fn relevant(waiting: Waiting) -> Option<Waiting> {
     let scene = Scene::new(&waiting);
     if !waiting.ends.iter().any(|end| end.subject && scene.debt(end) == Debt::Sure) {
@@ -78,7 +78,8 @@ pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
         let age_ns = age(end);
         let way = match end.serves {
             true => (scene.debt(end) == Debt::Sure).then(|| scene.served(end)),
-            // What a relay asks is on the account of whom it asks for; what the subject serves itself, on that of the service.
+            // A relay's own request is on the account of those for whom it asks; one that the subject serves itself, on that of the
+            // service.
             false if end.pids.iter().any(|pid| served.contains(pid)) => None,
             false => scene.asked(end).filter(|_| !scene.other_end(end).is_some_and(|other| other.subject)),
         };

@@ -1,4 +1,4 @@
-//! What waits at one moment, with lookups: ends of connections, threads, and who owes an answer as far as all of it tells.
+//! The waits of one moment, with lookups: ends of connections, threads, and who owes an answer as far as all of it tells.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Tells which ends have an open request. Decides those at which a request and a reply moved in the same tick: a served connection on which its process waits for
-    /// the next request has no open one, and one on which nobody waits is in somebody's hands. Who asks knows by the other end.
+    /// the next request has no open one, and one on which nobody waits is in somebody's hands. The end that asks follows the other one.
     /// Relays pass this on from one to the next, a step with each round.
     fn settle(&mut self) {
         self.debts = self.ends.values().map(|end| (end.id, debt(end))).collect();

@@ -34,7 +34,7 @@ pub struct TcpEnd {
     pub listening: bool,
 }
 
-/// Which end of a connection asks, and which answers.
+/// The part of an end of a connection in its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// This end asks.
@@ -52,7 +52,7 @@ pub struct OtherEnd {
     pub own_cookie: u64,
     /// Inode of the other end, 0 when it was not found or waits to be accepted.
     pub inode: u64,
-    /// Which of the two serves, seen from the end that was asked about.
+    /// The direction of requests, seen from the end that was asked about.
     pub direction: Direction,
     /// Inodes of the listeners on which this end's calls arrive.
     pub listeners: Vec<u64>,
@@ -197,7 +197,7 @@ impl Tables {
     }
 }
 
-/// Which of the sockets with the addresses of a connection exchanged is its other end: `netns` and `remote` are those of the own
+/// The other end of a connection among the sockets with its addresses exchanged: `netns` and `remote` are those of the own
 /// end. Loopback addresses mean another host in each namespace; others are the same everywhere, unless two containers of
 /// different networks have the same, which then tells nothing.
 pub fn other_end<T>(found: &[T], netns_of: impl Fn(&T) -> u64, netns: u64, remote: SocketAddr) -> Option<&T> {

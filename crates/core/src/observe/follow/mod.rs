@@ -1,4 +1,4 @@
-//! Which processes outside of the subject are observed with it, so that a wait is followed to whoever ends it.
+//! The processes outside of the subject that are observed with it, so that a wait is followed to the thread that ends it.
 //!
 //! Two things lead to such a process: a descriptor of an observed process whose other end it holds ([`ends`]), and its threads
 //! waking observed ones. [`Plan`] decides whom to take, within limits; the reading of /proc and of socket tables is in

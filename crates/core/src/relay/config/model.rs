@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-/// Where the log lines of closed connections go.
+/// The destination of the log lines of closed connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTo {
     /// No lines.

@@ -1,4 +1,4 @@
-//! Which settings cannot be used together, and which do not fit a listener.
+//! Checks for settings that cannot be used together or do not fit a listener.
 use super::model::{Endpoint, Protocol};
 use super::table::Listener;
 use crate::values::ValueError;

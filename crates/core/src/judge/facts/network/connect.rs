@@ -55,7 +55,7 @@ pub fn overflowed<'a>(facts: &Facts<'a>) -> Vec<&'a ListenerCounters> {
     counters.listeners.iter().filter(overflows).collect()
 }
 
-/// Which listeners dropped connection requests.
+/// The listeners that dropped connection requests.
 pub fn refusals(facts: &Facts<'_>) -> Refusals {
     let found = overflowed(facts);
     Refusals {
@@ -77,7 +77,7 @@ pub struct Setup {
     pub life_ns: f64,
     /// Of it, time until the first request could be sent, and time of exchanges before the last one.
     pub setup_ns: f64,
-    /// Where most of them go.
+    /// The server to which most of them go.
     pub service: Option<SocketAddr>,
 }
 
@@ -132,7 +132,7 @@ fn move_requests(facts: &Facts<'_>, short: &BTreeSet<usize>, parts: &mut [Part])
     let mut asked: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for flow in short.iter().map(|&i| &facts.flows[i]).filter(|f| !serves(f.rec) && f.rec.pid != 0) {
         let sum = asked.entry(flow.rec.pid).or_default();
-        // What is not seen of a connection's life went the same way as what is.
+        // The unseen part of a connection's life went the same way as the seen one.
         *sum = (sum.0 + 1.0, sum.1 + setup_ns(flow) + min_rtt_ns(flow.rec));
     }
     let mut served: BTreeMap<u32, (f64, f64, Vec<usize>)> = BTreeMap::new();

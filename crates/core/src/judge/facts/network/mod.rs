@@ -1,4 +1,4 @@
-//! Which limit of a socket, a host or a path a wait of the network belongs to.
+//! The limit of a socket, a host or a path to which a wait of the network belongs.
 //!
 //! The account of a flow says that it waited for a window, a buffer or the retransmission timer. Here the settings of both sockets, the
 //! counters of their namespaces and the round trip times say why: each piece of lost time gets one more exact [`Blame`], or keeps
@@ -17,7 +17,7 @@ pub use path::shaper;
 pub use round_trips::Chatter;
 pub use window::RCVBUF_LOCK;
 
-/// What was found out about the flows, besides the blame of their lost time.
+/// Findings about the flows, besides the blame of their lost time.
 #[derive(Debug, Default)]
 pub struct Network {
     /// Connection requests that were dropped or repeated.

@@ -1,4 +1,4 @@
-//! What lies between the hosts, or between the socket and the wire: shapers, bottlenecks, and paths that lose large packets only.
+//! The path between the hosts, or between the socket and the wire: shapers, bottlenecks, and paths that lose large packets only.
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
     stuck.map(|i| facts.flows[i].rec.remote.ip()).collect()
 }
 
-/// What the loss, or the timeout, belongs to.
+/// The party or the mechanism that the loss, or the timeout, belongs to.
 pub fn of_loss(facts: &Facts<'_>, refusals: &Refusals, black_holes: &BTreeSet<IpAddr>, part: &Part) -> Blame {
     let flow = &facts.flows[part.flow];
     if refusals.overflows(flow.rec) {
@@ -45,7 +45,7 @@ pub fn of_loss(facts: &Facts<'_>, refusals: &Refusals, black_holes: &BTreeSet<Ip
     of_queue(facts, flow).unwrap_or(part.blame)
 }
 
-/// Where a stream's own data queues; None when it does not.
+/// The blame for the queue in which a stream's own data waits; None without one.
 fn of_queue(facts: &Facts<'_>, flow: &FlowFact<'_>) -> Option<Blame> {
     match shaper(facts, flow) {
         Some(_) => Some(Blame::Shaper),
@@ -89,7 +89,7 @@ fn is_black_hole(flow: &FlowFact<'_>, answering: &BTreeSet<IpAddr>) -> bool {
     small_passes || answering.contains(&flow.rec.remote.ip())
 }
 
-/// What it sent, or has still to send, fills a segment. Small requests that are never acknowledged are no sign of a small path.
+/// The data that it sent, or has still to send, fills a segment. Small requests that are never acknowledged are no sign of a small path.
 fn sends_large(flow: &FlowFact<'_>) -> bool {
     let (calls, mss) = (&flow.rec.calls, flow.rec.last.mss.max(1));
     let largest = u64::from(calls.send_max_bytes).max(calls.send_bytes);

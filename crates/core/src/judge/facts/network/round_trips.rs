@@ -30,7 +30,7 @@ const ANSWER_MAX_NS: f64 = 10e6;
 /// Share of a request's time that the questions take.
 const OF_REQUEST_MIN: f64 = 0.3;
 
-/// What a flow does from a question to the reading of its answer.
+/// The states of a flow from a question to the reading of its answer.
 const WAITS: [State; 3] = [State::InFlight, State::PeerThinking, State::ReaderWaiting];
 
 /// A process that asks a service many times in each of its own requests.
@@ -38,7 +38,7 @@ const WAITS: [State; 3] = [State::InFlight, State::PeerThinking, State::ReaderWa
 pub struct Chatter {
     /// The process.
     pub pid: u32,
-    /// Whom it asks.
+    /// The server that it asks.
     pub asked: SocketAddr,
     /// Questions per request.
     pub per_request: f64,
@@ -104,8 +104,8 @@ fn service_port(flow: &FlowRecord) -> u16 {
     if serves(flow) { flow.local.port() } else { flow.remote.port() }
 }
 
-/// Each exchange of a flow is a request with a large answer. What a sender is told so that it goes on (a window of HTTP/2) makes
-/// exchanges, too, and is no request.
+/// Each exchange of a flow is a request with a large answer. Messages that let a sender go on (a window of HTTP/2) make exchanges,
+/// too, and are no requests.
 fn asks_for_much(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) -> bool {
     let (calls, own, port) = (&flow.rec.calls, serves(flow.rec), service_port(flow.rec));
     let (question, answer) =

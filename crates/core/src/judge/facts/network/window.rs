@@ -23,7 +23,7 @@ const RTT_MIN_NS: f64 = 5e5;
 const FULL_EACH_RTT: f64 = 0.6;
 /// A buffer this near to the largest that the kernel gives will not grow.
 const AT_CAP: f64 = 0.9;
-/// What the kernel sends at once over the shortest paths: the largest superframe.
+/// The most bytes that the kernel sends at once over the shortest paths: the largest superframe.
 const BURST_BYTES: u32 = 65_536;
 /// From this share of its time on, a stream is bound by a window that fills for microseconds.
 const BOUND_MIN: f64 = 0.4;
@@ -36,7 +36,7 @@ const COLLAPSES_MIN: u64 = 3;
 const OWN_RTT_MIN_NS: f64 = 5e6;
 /// Share of its time for which a stream has data under way and none to send.
 const OWN_IN_FLIGHT_MIN: f64 = 0.6;
-/// What was lost otherwise is at most this part of it.
+/// The time that was lost otherwise is at most this part of it.
 const OWN_LOST_MAX: f64 = 0.3;
 /// Waits for the kernel's windows and buffers are at most this share.
 const OWN_OTHERS_MAX: f64 = 0.05;
@@ -92,7 +92,7 @@ fn is_bound(flow: &FlowFact<'_>, windows: &[u32]) -> bool {
     rtt >= RTT_MIN_NS && steady && largest > 0.0 && per_rtt >= FULL_EACH_RTT * largest
 }
 
-/// What keeps the window of a receiver small; None when it may still grow.
+/// The limit that keeps the window of a receiver small; None when it may still grow.
 fn receive_limit(facts: &Facts<'_>, receiver: &FlowRecord) -> Option<Blame> {
     let space = facts.space(receiver.netns);
     if collapses(facts, receiver) {
@@ -249,7 +249,7 @@ fn is_own_bound(flow: &FlowFact<'_>) -> bool {
         && per_rtt >= 10.0 * f64::from(last.mss.max(1))
 }
 
-/// What is sent follows at once what was received, and never comes at a time of its own.
+/// Its sends follow at once after receives, and never come at a time of their own.
 fn is_prompted(facts: &Facts<'_>, flow: &FlowFact<'_>) -> bool {
     let calls = facts.capture.timeline.as_ref().and_then(|timeline| timeline.calls.get(&flow.rec.id));
     let calls = calls.map_or(&[][..], Vec::as_slice);

@@ -1,4 +1,4 @@
-//! What processes ran while they were on a CPU, from the samples: user mode, the kernel, and what in the kernel.
+//! The code that processes ran while they were on a CPU, from the samples: user mode, the kernel, and its parts.
 use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, Stack};
@@ -37,7 +37,7 @@ const PAGE_READ_MAX_NS: u64 = 10_000_000;
 /// The CPU time that a fault takes at most which reads a page.
 const FAULT_READ_MAX_NS: f64 = 100_000.0;
 
-/// What is known of processes and threads, for all services: samples, CPU time and names.
+/// Samples, CPU time and names of processes and threads, for all services.
 #[derive(Debug, Default)]
 pub struct Code<'a> {
     by_pid: BTreeMap<u32, Counts>,

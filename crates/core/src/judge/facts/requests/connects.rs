@@ -7,7 +7,7 @@ use parshall_evidence::{Capture, FlowRecord};
 use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
-/// Whoever gave up sooner may have had reasons of its own, and the answer may still have been on the way.
+/// A process that gave up sooner may have had reasons of its own, and the answer may still have been on the way.
 const GIVEN_UP_NS: u64 = 100_000_000;
 /// Fewer are an anecdote.
 const COUNT_MIN: u64 = 3;

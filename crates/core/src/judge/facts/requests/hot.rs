@@ -1,4 +1,4 @@
-//! Which threads are never idle while others could serve, and are: those that serve connections of a service, and threads of the same
+//! Finds threads that are never idle while idle ones could serve: those that serve connections of a service, and threads of the same
 //! kind that wait for events.
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -61,7 +61,7 @@ impl Others {
     }
 }
 
-/// What is known of the threads of a capture.
+/// The threads of a capture: those that serve connections, and idle workers.
 #[derive(Debug, Default)]
 pub struct Hot<'a> {
     by_tid: BTreeMap<u32, &'a ThreadRecord>,

@@ -51,13 +51,13 @@ pub struct Requests<'a> {
 pub struct ServiceFact<'a> {
     /// The record.
     pub rec: &'a Service,
-    /// Its time is on the account: the user asked about it, or about its client. What is followed is in the paths of others.
+    /// Its time is on the account: the user asked about it, or about its client. A service that is only followed is in the paths of others.
     pub counted: bool,
     /// Time of all requests, nanoseconds.
     pub time_ns: f64,
     /// Requests that its parts stand for.
     pub requests: f64,
-    /// Where that time went; together with `unseen_ns` it is `time_ns`.
+    /// The parts of that time; together with `unseen_ns` it is `time_ns`.
     pub parts: Vec<PartFact<'a>>,
     /// Time that no part accounts for.
     pub unseen_ns: f64,
@@ -74,7 +74,7 @@ pub struct PartFact<'a> {
     pub rec: &'a PathPart,
     /// Its time, scaled.
     pub ns: f64,
-    /// What it was spent on.
+    /// The use of that time.
     pub spent: Spent,
 }
 
@@ -280,7 +280,7 @@ impl Streams {
     }
 }
 
-/// What flows lost to the network.
+/// The time in ns that flows lost to the network.
 #[derive(Debug, Default)]
 struct NetworkTime {
     all: f64,
@@ -339,10 +339,10 @@ pub fn supersede(
     }
     let seen = || requests.services.iter().filter(|service| !service.rec.waited);
     let all = Served::by(seen().map(|service| service.rec));
-    // What lies unread of a connection on which hardly anything moved is the begin of a request, too.
+    // Unread data of a connection on which hardly anything moved is the begin of a request, too.
     let talks = |f: &FlowFact<'_>| f.shape == Shape::RequestReply || calls(f.rec) < STREAM_CALLS_MIN;
     let served: Vec<bool> = flows.iter().map(|f| talks(f) && all.holds(f.rec)).collect();
-    // What opens their connections is on the account of the requests that come first.
+    // The opening of their connections is on the account of the requests that come first.
     let opens = |service: &&ServiceFact<'_>| service.lost_to(Spent::Setup).next().is_some();
     let opening = Served::by(seen().filter(opens).map(|service| service.rec));
     // By who asked whom: time of these waits that is on the account of requests, and time that is left to the flow.
@@ -400,7 +400,7 @@ mod tests {
         assert!(report.findings[0].lost_share > 0.99, "{report:#?}");
     }
 
-    /// Whoever holds the other end of an idle connection may be busy with others.
+    /// The process at the other end of an idle connection may be busy with others.
     #[test]
     fn an_idle_subject_is_not_accused_of_what_others_wait_for() {
         let busy = both_ends().services.remove(0);
@@ -446,7 +446,7 @@ mod tests {
             (Status::Cause, Confidence::High),
             "{report:#?}"
         );
-        // What is short was measured to be short, whatever it was.
+        // A short time was measured to be short, whatever it was spent on.
         let way = Hops::new().thread(100, 101, "app").on(HopKind::Unseen, "");
         assert_eq!(verdict_of(&with(ServiceBuilder::new(7000).requests(100, 0.15).part(way, 1.0))), "healthy");
     }

@@ -1,5 +1,5 @@
-//! What a process has for its requests and is all in hand while none of them is answered: the threads of a pool behind an event loop,
-//! or the connections of a pool to a server. Nobody wakes anybody for what waits there, so no path leads to it: it is found by state.
+//! A pool that a process has for its requests and that is all in use while none of them is answered: the threads behind an event loop,
+//! or the connections to a server. Nobody wakes anybody for the requests that wait there, so no path leads to it: it is found by state.
 //!
 //! Look-alike: long polls, which wait for what others bring. Those are answered in the end, and their clients do not give them up.
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub enum UsedUp<'c> {
         count: u64,
         /// The call.
         syscall: &'c str,
-        /// What one of them waits for; empty when unknown.
+        /// The object that one of them waits for; empty when unknown.
         on: &'c str,
     },
     /// Connections to a server that are open and on which nothing moved in the window.

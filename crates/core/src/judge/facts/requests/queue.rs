@@ -1,4 +1,4 @@
-//! Where requests wait for others: in front of which process, and for which limit.
+//! Waits of requests for others: in front of which process, and for which limit.
 use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, DescriptorUse, FlowRecord, Hop, HopKind, Limit, PathPart, Service};

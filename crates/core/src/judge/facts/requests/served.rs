@@ -1,4 +1,4 @@
-//! Which flows are connections to which service, found by address: a capture may have as many of each as its file holds.
+//! The service to which a flow is a connection, found by address: a capture may have as many of each as its file holds.
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::AddAssign;
@@ -7,7 +7,7 @@ use parshall_evidence::{FlowRecord, Service};
 
 use crate::judge::ledger::flow_rules::serves;
 
-/// Which own ends of connections to a port are meant.
+/// The choice of the own ends of connections to a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum At {
     /// All.

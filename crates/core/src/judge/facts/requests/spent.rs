@@ -1,4 +1,4 @@
-//! What a part of the requests' time was spent on: decided by its last hop, and by the queues and locks on the way to it.
+//! The use of a part of the requests' time: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, Hop, HopKind, Object, PathPart, Service};
@@ -32,7 +32,7 @@ const BACKGROUND_SHARE: f64 = 0.7;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
 
-/// What time was spent on. Causes are found by it: each belongs to at most one cause.
+/// The uses of time. Causes are found by them: each belongs to at most one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Spent {
     /// Work that is cheap, or time that nobody owes: the client still sends, or another request must come first. Not lost.
@@ -168,7 +168,7 @@ impl Spent {
     }
 }
 
-/// What the rules need to know of a service and its processes.
+/// A service and its processes, with all that the rules need.
 pub struct Context<'c> {
     service: &'c Service,
     /// All that were found, those included that were only followed.
@@ -188,7 +188,7 @@ pub struct Context<'c> {
     opens: bool,
     /// Mean time of connecting to a server, if most requests do.
     connect_ns: Option<f64>,
-    /// What the process of a service that answers nothing has none of left.
+    /// The pool that a service which answers nothing has used up.
     used_up: Option<UsedUp<'c>>,
     /// Each worker of the service keeps a connection, and accepts the next one when that closes.
     one_each: bool,
@@ -243,7 +243,7 @@ impl<'c> Context<'c> {
         ratio(self.code.cpu_ns(pid), self.requests)
     }
 
-    /// What this part was spent on.
+    /// The use of this part's time.
     pub fn spent(&self, part: &PartFact<'_>) -> Spent {
         if self.opens && is_opening(self.service, part.rec) && self.may_claim(Spent::Setup, part) {
             return Spent::Setup;
@@ -284,7 +284,7 @@ impl<'c> Context<'c> {
         if hops.iter().skip(1).any(|h| is_collector(&h.thread)) {
             return Spent::StopTheWorld;
         }
-        // Whoever should take it out of the pipe may do anything: the request waits for a write.
+        // The process that should read the pipe may do anything: the request waits for a write.
         if hops.iter().any(|h| h.kind == HopKind::Pipe && writes(h)) {
             return Spent::Log;
         }
@@ -460,7 +460,7 @@ impl<'c> Context<'c> {
         self.computes(leaf)
     }
 
-    /// What a process computes, by its samples.
+    /// The use of a process' CPU time, by its samples.
     pub fn computes(&self, leaf: &Hop) -> Spent {
         if self.code.reclaim_share(leaf.pid) >= SPECIAL_SHARE {
             Spent::Memory
@@ -551,22 +551,22 @@ fn alike(part: &PartFact<'_>, leaf: &Hop) -> f64 {
     }
 }
 
-/// What comes before the request that a connection is opened for takes most of the time, and not a negligible one.
+/// The time before the request that a connection is opened for is most of the time, and not a negligible one.
 fn opens(fact: &ServiceFact<'_>) -> bool {
     let ns: f64 = fact.parts.iter().filter(|part| is_opening(fact.rec, part.rec)).map(|part| part.ns).sum();
     ns >= OPENING_SHARE * fact.time_ns && ratio(ns, fact.requests) >= super::FLOOR_NS
 }
 
-/// It comes before the request that a connection was opened for. What was not seen tells nothing of that, who waits to be accepted until
-/// another one is served or computed for, or until a limit allows it, would wait on a connection that is kept, too, and a name server, a disk or a timer
-/// that could be quick is a cause of its own.
+/// It comes before the request that a connection was opened for. Unseen time tells nothing of that. A request that waits to be accepted
+/// until another one is served or computed for, or until a limit allows it, would wait on a connection that is kept, too. A name server,
+/// a disk or a timer that could be quick is a cause of its own.
 fn is_opening(service: &Service, part: &PathPart) -> bool {
     let Some(leaf) = part.hops.last() else { return false };
     let accepts = part.hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue);
     match leaf.kind {
         HopKind::Unseen | HopKind::NameServer | HopKind::Disk | HopKind::Timer => false,
         HopKind::Client | HopKind::Idle | HopKind::Network | HopKind::Reply if accepts => false,
-        // Who makes a process for each connection serves none.
+        // A process that forks one for each connection serves none.
         HopKind::OnCpu | HopKind::RunQueue if accepts && service.pids.contains(&leaf.pid) => false,
         _ => part.setup,
     }
@@ -584,7 +584,7 @@ fn asks_in_turn(hops: &[Hop]) -> bool {
     far && hops.iter().any(|hop| hop.kind == HopKind::AcceptQueue)
 }
 
-/// What opens connections is a TLS handshake, whose computing is a cause of its own.
+/// Connections are opened by a TLS handshake, whose computing is a cause of its own.
 fn shakes_hands(fact: &ServiceFact<'_>, code: &Code<'_>) -> bool {
     let hops = fact.parts.iter().filter(|part| part.rec.setup).filter_map(|part| part.rec.hops.last());
     hops.into_iter().any(|hop| code.crypto.share(hop.tid) >= CRYPTO_SHARE)

@@ -1,7 +1,7 @@
 //! The account of the slowest requests: the same rules as for all of them, and those by which a few requests differ from others.
 //!
-//! A request that computes, reads or sleeps for longer asked for more: nothing is wrong with it. What it makes others wait for is lost to
-//! these, and so is what nobody asks for: a CPU that others use, a quota, a lock that is held.
+//! A request that computes, reads or sleeps for longer asked for more: nothing is wrong with it. The waits that it causes for others are
+//! lost to these, and so is time that nobody asks for: a CPU that others use, a quota, a lock that is held.
 use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, HopKind, Service, Tail};
@@ -89,7 +89,7 @@ fn classify(
     let context = Context::new(fact, services, capture, code);
     let behind_one = is_behind_one(fact);
     let decided: Vec<Spent> = fact.parts.iter().map(|part| spent_on(&context, part, behind_one)).collect();
-    // What they asked for themselves, by what it is.
+    // The time that they asked for themselves, by its use.
     let mut own: BTreeMap<Spent, f64> = BTreeMap::new();
     for (part, spent) in fact.parts.iter().zip(&decided).filter(|(part, spent)| is_own_wait(part, **spent)) {
         *own.entry(*spent).or_default() += part.ns;
