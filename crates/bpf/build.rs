@@ -64,7 +64,7 @@ fn main() {
         generate(&root.join(source), &out.join(name), &args);
     }
     build_older(&root, &out, &args);
-    // What the probes decode with, as a function of user space too.
+    // The probes' decoder of frames (frame.h), as a function of user space too.
     cc::Build::new().file(root.join("src/diagnose/frame/native.c")).warnings_into_errors(true).compile("frame");
     let names = |objects: &[&str]| {
         let mut names: Vec<String> =

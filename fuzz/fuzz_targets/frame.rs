@@ -7,7 +7,7 @@ fuzz_target!(|call: (u32, &[u8])| {
     let (total, bytes) = call;
     for found in [frame::read(bytes, total), frame::read_datagram(bytes, total)] {
         for asks in [true, false] {
-            // What is known of a message is known of those of its direction only.
+            // A message of no protocol decodes to none in either direction.
             assert!(found.protocol != 0 || found.decode(asks).is_none());
         }
     }

@@ -1,4 +1,4 @@
-//! What the pass over all descriptors writes, in portions that end anywhere.
+//! Records as the pass over all descriptors writes them, in portions that end anywhere.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use parshall_bpf::sockets::owners::Table;

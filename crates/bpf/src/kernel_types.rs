@@ -48,14 +48,14 @@ impl KernelTypes {
         self.file.as_ref().map(|_| self.typedefs.iter().any(|name| name == typedef))
     }
 
-    /// Where libbpf opens them; valid as long as this is.
+    /// The path by which libbpf opens them; valid as long as this is.
     pub fn path(&self) -> Option<CString> {
         let path = format!("/proc/self/fd/{}", self.file.as_ref()?.as_raw_fd());
         CString::new(path).ok()
     }
 }
 
-/// Where in the kernel's per-CPU data the variables called `names` lie, None for those that the kernel does not tell of.
+/// Offsets in the kernel's per-CPU data of the variables called `names`, None for those that the kernel does not tell of.
 pub(crate) fn per_cpu_offsets(names: &[&str]) -> Vec<Option<u32>> {
     let found = Mapped::open().ok().and_then(|full| small_btf::per_cpu_offsets(full.bytes(), names));
     found.unwrap_or_else(|| vec![None; names.len()])

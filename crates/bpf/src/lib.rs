@@ -1,7 +1,7 @@
 //! BPF programs in C beside their loaders and decoders.
 //!
-//! [`diagnose`], [`lab`] and [`sockets`] have the programs of one product each and do not import each other. What they share:
-//! the kernel's structures (`include/kernel.h`), loading, the kernel's type information, clocks, and reading plain structures.
+//! [`diagnose`], [`lab`] and [`sockets`] have the programs of one product each and do not import each other. They share the
+//! kernel's structures (`include/kernel.h`), loading, the kernel's type information, clocks, and reading plain structures.
 #![allow(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -62,7 +62,7 @@ pub fn typedefs(types: &[u8]) -> Option<Vec<String>> {
     Some(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
 }
 
-/// Where in the kernel's per-CPU data the variables called `names` lie, None for those that are not there. The whole is None when
+/// Offsets in the kernel's per-CPU data of the variables called `names`, None for those that are not there. The whole is None when
 /// `full` is not understood.
 pub fn per_cpu_offsets(full: &[u8], names: &[&str]) -> Option<Vec<Option<u32>>> {
     let source = Source::parse(full)?;
@@ -149,7 +149,7 @@ impl Type {
         })
     }
 
-    /// Where in the entry the ids stand of the types that it is made of.
+    /// Offsets in the entry of the ids of the types that it is made of.
     fn parts(&self) -> Vec<usize> {
         match self.kind {
             kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => vec![8],
@@ -159,7 +159,7 @@ impl Type {
         }
     }
 
-    /// Where in the entry the places stand of its own name and of those of its members.
+    /// Offsets in the entry of its own name's place in the strings, and of those of its members.
     fn names(&self) -> Vec<usize> {
         let size = match self.kind {
             kind::STRUCT | kind::UNION | kind::ENUM64 => 12,

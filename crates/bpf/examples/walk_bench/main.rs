@@ -143,7 +143,7 @@ fn hold(connections: usize, place: u8) {
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::new(127, 0, 7, place + 1), 0))).unwrap();
     let mut pairs = Vec::with_capacity(connections);
     for _ in 0..connections {
-        // What is reset leaves no TIME_WAIT behind, which the next run would count.
+        // A connection that is reset leaves no TIME_WAIT behind, which the next run would count.
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(b"ping").unwrap();

@@ -106,7 +106,7 @@ const volatile u32 sock_id = 0;
  * Whether UNTRUSTED() can be used for pointers to this structure. It gives a pointer that the verifier does not trust, so that a load
  * through it is a plain load with a handler for faults: a tenth of the time of a helper call. A load of a pointer through a trusted
  * pointer is as fast, but for each one the verifier searches all types of the kernel by name, four times 0.2 ms without being
- * preempted, once for each path. Whoever else wants the CPU waits.
+ * preempted, once for each path. Other threads that want the CPU wait.
  */
 #ifdef OLDER
 #define CAN_CAST(type) false

@@ -80,7 +80,7 @@ const fn detail(programs: &'static [Program], lost: &'static str, causes: &'stat
 /// The ends of system calls, for kernels that have not these tracepoints and take no programs at functions.
 const CALL_SENDS: Program = tracepoint("on_call_sends", "sys_exit", "5.5");
 const CALL_RECEIVES: Program = tracepoint("on_call_receives", "sys_exit", "5.5");
-/// What the object for kernels before 5.12 has and the other one has not.
+/// Programs that only the object for kernels before 5.12 has.
 pub const OLDER_ONLY: [Program; 2] = [CALL_SENDS, CALL_RECEIVES];
 const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
 const RECEIVE_LENGTH: Program = tracepoint("on_recv", "sock_recv_length", "6.3");

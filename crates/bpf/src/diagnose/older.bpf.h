@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * What depends on the age of the kernel beyond fields and tracepoints. The object is compiled twice; OLDER is for kernels before 5.12.
+ * Definitions that depend on the kernel's age in more than fields and tracepoints. The object is compiled twice; OLDER is for kernels
+ * before 5.12.
  * They have no storage for tracing programs in tasks (5.11) and sockets (5.11), no trusted pointer to the current task (5.11), no
  * cookies for tracing programs (5.12), and no pointers in the arguments of global functions (5.12).
  */

@@ -89,7 +89,7 @@ pub enum Error {
 /// The most ports that a subject is named by.
 pub const PORTS_MAX: usize = 64;
 
-/// Which sockets of a process belong to the subject.
+/// The choice of a process' sockets that belong to the subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
@@ -569,7 +569,7 @@ fn preempt_count_from_rq() -> i64 {
 pub struct Process {
     /// The process id.
     pub tgid: u32,
-    /// Which of its sockets are tracked.
+    /// The choice of its sockets that are tracked.
     pub scope: Scope,
     /// The process does not belong to the subject: see `follow_process`.
     pub followed: bool,

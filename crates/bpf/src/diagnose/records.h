@@ -149,7 +149,7 @@ struct flow {
 	u32 count[FS_N * RL_N];
 };
 
-/* What happens to connections, in the order of struct net_value. */
+/* The counted events of connections, in the order of struct net_value. */
 enum net_count {
 	NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_RST_BY_OPENER, NET_RST_FROM_OPENER, NET_N
 };

@@ -28,7 +28,7 @@ u64 cut_at = 0;
 
 /*
  * The time of an event of the slice. A program that began within the slice can end after it, by as long as a hypervisor took its
- * CPU away. What it accounts for ends with the slice, as all else does.
+ * CPU away. The time that it accounts for ends with the slice, as all other times do.
  */
 static __always_inline u64 slice_now(void)
 {

@@ -18,7 +18,7 @@ use skel::LossSkelBuilder;
 /// The most ranges of [`Losses`]: `RANGES_MAX` of the program.
 pub const RANGES_MAX: usize = 64;
 
-/// Which packets are lost.
+/// The choice of the packets that are lost.
 #[derive(Debug, Clone, Copy)]
 pub struct Losses<'a> {
     /// The seed of the direction.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* What congestion controls keep of a connection, as their get_info() reports it. Part of read.bpf.h. */
+/* The state that congestion controls keep of a connection, as their get_info() reports it. Part of read.bpf.h. */
 #ifndef PARSHALL_SOCKETS_CONGESTION_H
 #define PARSHALL_SOCKETS_CONGESTION_H
 

@@ -67,7 +67,7 @@ struct walk_job {
 	u32 rules;
 	/* The number of this dump since the fingerprints were cleared, from 1. The lower 7 bits are used. */
 	u32 epoch;
-	/* Where this run begins; set by the run to where the next one begins. */
+	/* The bucket with which this run begins; the run sets it to the one with which the next run begins. */
 	u32 bucket;
 	u32 parts;
 	u32 part;

@@ -50,7 +50,7 @@ pub enum WalkError {
     /// The kernel's tables have a form that is not known.
     #[error("this kernel lacks {what}")]
     Lacks {
-        /// What was not found.
+        /// The table, structure or function that was not found.
         what: &'static str,
     },
     /// The kernel refused, for this reason.

@@ -95,7 +95,7 @@ fn two_windows(as_older: bool) {
         let called = called(talks.tid);
         observed.push((flows.iter().map(|dump| dump.calls().sends).sum::<u64>(), called));
 
-        // Whatever happens now is in no window.
+        // Events from here on are in no window.
         std::thread::sleep(WINDOW);
         assert_eq!(ends(&events(&probes)), 0, "what ends between two windows is not reported");
         let mut old = Vec::new();

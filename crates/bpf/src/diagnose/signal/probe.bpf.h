@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
-/* Who stops a process of the subject: the signals that do are rare, so this is attached all the time. */
+/* The signals that stop a process of the subject, and their senders: they are rare, so this is attached all the time. */
 
 SEC("tp_btf/signal_generate")
 int BPF_PROG(on_stop_signal, int sig, void *info, struct task_struct *task)
