@@ -26,7 +26,7 @@ pub struct Around<'a> {
     counters: counters::Watch<'a>,
     waiting: waiting::Watch<'a>,
     events: Option<&'a mut EventWatch>,
-    /// What could not be seen, a sentence each.
+    /// The gaps of the observation, a sentence each.
     blind: Vec<String>,
 }
 

@@ -119,7 +119,7 @@ fn refused(path: &Path, bytes: &[u8], error: &serde_json::Error) -> UserError {
     }
 }
 
-/// What every document of parshall begins with.
+/// The fields that every document of parshall begins with.
 #[derive(serde::Deserialize)]
 struct Head {
     schema: String,

@@ -59,7 +59,7 @@ fn parse_cpu(line: &str, tick_ns: u64) -> Option<CpuTime> {
     })
 }
 
-/// What came on top of `then`. A CPU that was not online then has no figures.
+/// The increase of the counters since `then`. A CPU that was not online then has no figures.
 fn risen(now: Vec<CpuTime>, then: &[CpuTime]) -> Vec<CpuTime> {
     let both = |now: CpuTime| Some((now, *then.iter().find(|then| then.cpu == now.cpu)?));
     let rise = |(now, then): (CpuTime, CpuTime)| CpuTime {

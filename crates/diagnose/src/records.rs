@@ -16,8 +16,8 @@ const STALLS_MAX: usize = 200_000;
 /// The most stacks that are unwound from a copy of their memory.
 const UNWOUND_MAX: usize = 512;
 
-/// Where a thread sleeps: its id, its stack pointer, and the frames that the kernel found. The same place is the same chain of calls,
-/// nearly always: the callers' frames lie above in the same memory.
+/// The place where a thread sleeps: its id, its stack pointer, and the frames that the kernel found. The same place is the same chain of
+/// calls, nearly always: the callers' frames lie above in the same memory.
 type Place = (u32, u64, u32);
 
 /// A sample's identity: thread, in user mode, system call, stack.

@@ -17,7 +17,7 @@ pub struct AttachRequest {
     pub select: Select,
     /// How.
     pub observe: ObserveOptions,
-    /// Where the results go.
+    /// The destination of the results.
     pub results: ResultOptions,
 }
 
@@ -32,7 +32,7 @@ pub struct RunRequest {
     pub observe: ObserveOptions,
     /// Exit with the command's own status.
     pub exit_code: bool,
-    /// Where the results go.
+    /// The destination of the results.
     pub results: ResultOptions,
 }
 
@@ -41,7 +41,7 @@ pub struct RunRequest {
 pub struct ShowRequest {
     /// A file written by `--save`.
     pub case: PathBuf,
-    /// Where the report goes.
+    /// The destination of the report.
     pub results: ResultOptions,
 }
 
@@ -79,18 +79,18 @@ pub enum Naming {
 /// A validated `parshall doctor`.
 #[derive(Debug, Clone)]
 pub struct DoctorRequest {
-    /// Where the text for a report of a bug is written.
+    /// The file for the text of a report of a bug.
     pub bundle: Option<PathBuf>,
     /// How the findings are printed.
     pub output: Output,
 }
 
-/// Where the results of an observation go, and in which format.
+/// The destination of the results of an observation, and their format.
 #[derive(Debug, Clone)]
 pub struct ResultOptions {
-    /// Where the capture is written, if anywhere.
+    /// The file for the capture; None for none.
     pub save: Option<PathBuf>,
-    /// Where the report goes.
+    /// The destination of the report.
     pub to: Destination,
     /// How the report is printed.
     pub output: Print,

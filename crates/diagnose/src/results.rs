@@ -1,4 +1,4 @@
-//! Where the results of an observation go: the report, and its further forms and the case where they are asked for.
+//! Delivery of the results of an observation: the report, and its further forms and the case where they are asked for.
 use parshall_core::{judge::judged, mask::masked};
 use parshall_evidence::Capture;
 

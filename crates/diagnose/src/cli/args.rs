@@ -103,7 +103,7 @@ pub struct PeekArgs {
     pub(super) no_peek: bool,
 }
 
-/// Where a report goes; shared by `run`, `attach` and `show`.
+/// The destination of a report; shared by `run`, `attach` and `show`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
     /// Write the report to FILE, which only you may read; - is stdout
@@ -207,7 +207,7 @@ Examples:
 It says what it is about to change, asks, and measures in alternating windows. Everything is reverted at the end, also when parshall is interrupted or killed.
 Exit codes: 0 done (whatever came of it), 1 it failed, 2 wrong usage.", crate::trial::change::help()))]
 pub struct TryArgs {
-    /// What to change: one of those below
+    /// The change to make: one of those below
     #[arg(value_name = "CHANGE", value_parser = crate::trial::change::parse)]
     pub(super) change: Change,
     #[command(flatten)]

@@ -208,7 +208,7 @@ impl ReportArgs {
 
 /// Fails for two options that name the same file.
 pub fn different_files(mut files: Vec<(&str, &Path)>) -> Result<(), UserError> {
-    // What is written in place may take several, one after the other.
+    // A device is written in place and may take several outputs, one after the other.
     files.retain(|(_, path)| !path.starts_with("/dev"));
     files.sort_by_key(|(_, path)| *path);
     match files.windows(2).find(|pair| pair[0].1 == pair[1].1) {

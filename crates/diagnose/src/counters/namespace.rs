@@ -34,7 +34,7 @@ pub struct Reading {
     pub udp: Vec<TcpSocket>,
     /// Connected sockets, unless there are too many.
     pub connected: Vec<TcpSocket>,
-    /// Where the ports may run out, those that are taken by destination; true where only a socket in TIME_WAIT takes one.
+    /// Ports that are taken, by destination, where they may run out; true where only a socket in TIME_WAIT takes one.
     pub taken: HashMap<SocketAddr, HashMap<u16, bool>>,
 }
 

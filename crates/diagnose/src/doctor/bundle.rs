@@ -128,7 +128,7 @@ fn chosen_options(config: &str) -> String {
 
 fn page(findings: &Findings, facts: &Facts, host: &[(&str, String)], trials: &Trials) -> String {
     let mut page = String::from(
-        "What a report of a bug in parshall's probes needs. It names no host, no process and no address.\n\n== doctor\n",
+        "The facts that a report of a bug in parshall's probes needs. They name no host, no process and no address.\n\n== doctor\n",
     );
     page.push_str(&text::text(findings, TextStyle { width: 120, ..TextStyle::default() }));
     page.push_str("\n== host\n");

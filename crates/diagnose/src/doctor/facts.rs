@@ -68,7 +68,7 @@ impl Trial {
     }
 }
 
-/// Where CPU quotas can be read.
+/// The hierarchies of control groups from which CPU quotas can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuControllers {
     /// A v1 hierarchy with the cpu controller is mounted.
@@ -90,7 +90,7 @@ pub struct Facts {
     pub pid_namespace: Option<bool>,
     /// /proc is the host's, as in a container that has mounted it there.
     pub sees_host: bool,
-    /// Where else the host's /proc is mounted.
+    /// Another directory at which the host's /proc is mounted.
     pub host_proc: Option<String>,
     /// Kernel release.
     pub kernel: Option<String>,
@@ -98,7 +98,7 @@ pub struct Facts {
     pub arch: &'static str,
     /// `/sys/kernel/btf/vmlinux` can be read.
     pub btf: bool,
-    /// Where tracefs can be read: its directory, or a sentence that parshall mounts a private instance.
+    /// The directory at which tracefs can be read, or a sentence that parshall mounts a private instance.
     pub tracefs: Option<String>,
     /// Lockdown mode: `none`, `integrity` or `confidentiality`; None when the kernel has no lockdown.
     pub lockdown: Option<String>,

@@ -384,7 +384,7 @@ impl Follower {
         self.held.iter().map(held).collect()
     }
 
-    /// Where the descriptors lead, and the listeners of connections that have closed already.
+    /// The processes to which the descriptors lead, and the listeners of connections that have closed already.
     fn leads(&mut self, tables: &Tables) -> Leads {
         let mut found = ends::leads(&self.held_ends(), tables, &self.awaited, &|end| self.descriptors.holders(end));
         for &(from, netns, remote) in &self.closed {
@@ -525,7 +525,7 @@ impl Follower {
         self.stopped.complete(timeline);
     }
 
-    /// Where processes were awaited and could not be followed, a sentence each.
+    /// Sentences about processes that were awaited and could not be followed, one each.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let missing = |unknown: &&Unknown| unknown.awaited && self.descriptors.is_missing(unknown.end);

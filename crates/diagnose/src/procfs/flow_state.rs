@@ -26,7 +26,7 @@ const EXCHANGE_OVER_MS: u32 = 40;
 pub struct Context {
     /// As in [`TcpSnapshot::nonagle`].
     pub nonagle: u8,
-    /// Which end it is.
+    /// Its role: client or server.
     pub role: Role,
     /// The kernel's clock of time limited by the send buffer moved since the last sample.
     pub sndbuf_limited: bool,

@@ -101,7 +101,7 @@ fn recorded(path: &str) -> Capture {
     crate::case::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../parshall/tests").join(path)).expect("a case")
 }
 
-/// What a page states in figures.
+/// The texts of a page that have figures.
 fn figures(page: &Page) -> Vec<String> {
     let time = page.time.iter().flat_map(|bars| &bars.rows).flat_map(|row| [row.label.clone(), row.figure.clone()]);
     let evidence =

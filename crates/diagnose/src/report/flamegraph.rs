@@ -75,7 +75,7 @@ impl<'s> Node<'s> {
     }
 }
 
-/// What a part measures.
+/// The unit of a part.
 #[derive(Clone, Copy)]
 enum Unit {
     Samples,
@@ -138,7 +138,7 @@ pub fn flamegraph(capture: &Capture) -> String {
     format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", picture.into_string())
 }
 
-/// Where a frame is drawn.
+/// The position of a drawn frame.
 #[derive(Clone, Copy)]
 struct Place {
     x: f64,

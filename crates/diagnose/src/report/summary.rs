@@ -116,7 +116,7 @@ fn spans(trace: &Trace) -> Vec<Event> {
     events
 }
 
-/// What threads moved on sockets.
+/// The socket calls of threads, with the bytes that they moved.
 fn calls(capture: &Capture) -> Vec<Event> {
     let Some(timeline) = &capture.timeline else { return Vec::new() };
     let event = |call: &parshall_evidence::timeline::SocketCall| {

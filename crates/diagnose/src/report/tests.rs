@@ -65,7 +65,7 @@ fn no_text_of_a_report_is_markup() {
             let Ok(report) = serde_json::from_value::<parshall_evidence::Report>(changed.clone()) else { return };
             let page = markdown(&report, Detail::Full);
             for line in page.lines() {
-                // What is between backticks is code, whatever it is.
+                // Text between backticks is code, whatever it is.
                 let outside: String = if line.contains("`` ") { String::new() } else { line.to_owned() };
                 for wrong in ["<img", "[a](", " **b**", "@someone", " #1", "|x|", "\u{1b}"] {
                     assert!(!outside.contains(wrong), "{name}: {line}");

@@ -63,7 +63,7 @@ pub fn no_such_port(port: u16, within: &Within, searched: &[Namespace], elsewher
     UserError::new(what, hint)
 }
 
-/// That a port is served in other namespaces too, which are not observed.
+/// The hint that a port is served in other namespaces too, which are not observed.
 pub fn also_served(port: u16, elsewhere: &[Row]) -> Option<String> {
     let word = netns::word(elsewhere.first()?.netns);
     Some(format!(

@@ -14,7 +14,7 @@ const LISTED_MAX: usize = 16;
 /// Names that a hint lists.
 const NEAR_MAX: usize = 4;
 
-/// What a process can be named by.
+/// A process, with the names by which a user can select it.
 struct Candidate {
     pid: u32,
     comm: String,

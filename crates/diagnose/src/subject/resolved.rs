@@ -52,7 +52,7 @@ impl From<Option<Netns>> for Within {
 }
 
 impl Select {
-    /// What a process of the subject forks while it is observed belongs to the subject.
+    /// Whether processes that the subject forks while it is observed belong to it.
     pub fn follows_children(&self) -> bool {
         !matches!(self, Select::Only(_) | Select::Named { only: true, .. })
     }

@@ -86,7 +86,7 @@ pub fn of_namespaces(mut rows: Vec<Row>, within: Option<&BTreeSet<u64>>) -> Vec<
     rows
 }
 
-/// Where a port is served that was not looked up there: a row of each namespace.
+/// The namespaces in which a port is served and was not looked up: a row of each.
 pub fn served_elsewhere(rows: &[Row], port: u16, within: Option<&BTreeSet<u64>>) -> Vec<Row> {
     let mut found: BTreeMap<u64, Row> = BTreeMap::new();
     for row in rows.iter().filter(|row| !asks(within, row.netns) && row.serves(port)) {

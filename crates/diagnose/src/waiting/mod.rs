@@ -1,8 +1,8 @@
 //! Waits at the begin and at the end of a window: connections with a request that nobody has answered,
 //! and what the threads do that would have to. On every rung, for the probes see only what happens in between.
 //!
-//! `sockets` reads the tables, `threads` what a thread is in, `awaited` on which descriptors it waits for data. What owes an answer is
-//! decided in `parshall_core::judge::waiting`.
+//! `sockets` reads the tables, `threads` the states of threads, `awaited` the descriptors on which they wait for data.
+//! `parshall_core::judge::waiting` decides which ends owe an answer.
 mod awaited;
 mod sockets;
 #[cfg(test)]

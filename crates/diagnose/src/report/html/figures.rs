@@ -1,5 +1,5 @@
-//! What the figures of a page lead to: the rule that made each, and the spans of the timeline that count into it. Without scripts these are
-//! links to the sections at the end of the page.
+//! Links from the figures of a page to the rule that made each, and to the spans of the timeline that count into it. Without scripts these
+//! lead to the sections at the end of the page.
 use maud::{Markup, PreEscaped, html};
 use parshall_core::judge::Judged;
 use parshall_core::report::{Basis, Page, Rule, Title, anchor, of_cause, rules};
@@ -17,7 +17,7 @@ const TABLE_LANES: usize = 5;
 pub struct Figure {
     /// The anchor of its events.
     pub id: String,
-    /// What it says.
+    /// The figure in words: the heading of its events.
     pub title: String,
     /// The anchor of its rule.
     pub rule: String,

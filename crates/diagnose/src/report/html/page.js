@@ -419,7 +419,7 @@ class Timeline {
       const a = this.x(begin), b = this.x(end);
       if (b > a) pen.fillRect(a, top + 4, b - a, ROW - 9);
     }
-    // What is drawn over it are the times off the CPU.
+    // The times off the CPU are drawn over it.
     pen.fillStyle = this.colours.back;
     for (let i = firstSpan(lane, this.shown.from); i < lane.begins.length && lane.begins[i] < this.shown.to; i++) {
       const a = this.x(lane.begins[i]), b = this.x(lane.ends[i]);

@@ -62,7 +62,7 @@ fn a_page_says_what_the_text_says() {
         let all =
             verdict.chain(rows).chain(evidence).chain(notes).chain(listed).chain(chain).chain(fix).chain(&page.head);
         for words in all {
-            // What is to be typed is code, and not between backticks.
+            // A command to type is code, and not between backticks.
             assert!(found.contains(&escaped(&words.replace('`', ""))), "{name}: {words}");
         }
     }

@@ -83,7 +83,7 @@ impl Threads {
     }
 }
 
-/// What threads waited for, and who ended that.
+/// Writes the waits of threads, and who ended each.
 pub fn threads(capture: &Capture, trace: &Trace, threads: &mut Threads, writer: &mut Writer<'_>) {
     for lane in &trace.lanes {
         let Of::Thread(tid) = lane.of else { continue };
@@ -212,7 +212,7 @@ fn sender(timeline: &Timeline, request: &Request) -> Option<(u32, u64)> {
     Some((sent.tid, sent.since_ns.min(sent.at_ns)))
 }
 
-/// What threads moved on sockets.
+/// Writes the socket calls of threads, with the bytes that they moved.
 pub fn calls(capture: &Capture, threads: &mut Threads, writer: &mut Writer<'_>) {
     let Some(timeline) = &capture.timeline else { return };
     for call in timeline.calls.values().flatten() {

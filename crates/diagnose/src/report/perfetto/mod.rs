@@ -53,7 +53,7 @@ fn page(page: &Page, window_ns: u64, writer: &mut Writer<'_>) {
     writer.push(Event::new(Kind::End, REPORT, window_ns.max(1), ""));
 }
 
-/// What a page says, by section; rows of a section have numbers.
+/// The sentences of a page, by section; rows of a section have numbers.
 fn notes(page: &Page) -> Vec<(String, String)> {
     let mut notes: Vec<(String, String)> = Vec::new();
     let mut add = |section: &str, rows: Vec<String>| {

@@ -18,7 +18,7 @@ const PRIORITY: u64 = 120;
 const SLEEPS: u64 = 0x1;
 const SLEEPS_UNINTERRUPTIBLY: u64 = 0x2;
 const STOPPED: u64 = 0x4;
-/// What is shown of a thread of which nothing is known from here on: it is parked.
+/// The state of a thread of which nothing is known from here on: it is parked.
 const UNKNOWN: u64 = 0x40;
 const PREEMPTED: u64 = 0x100;
 /// Bits of `common_flags` (include/linux/trace_events.h).
@@ -79,7 +79,7 @@ pub fn bundles(capture: &Capture) -> Vec<Message> {
     out
 }
 
-/// Who ended a sleep: the thread, or 0 for an interrupt, and the flags that say which kind.
+/// The waker of a sleep: the thread, or 0 for an interrupt, and the flags that say which kind.
 fn woken(off: &OffCpu) -> Option<(u32, u64)> {
     let slept = matches!(off.why, Why::Slept | Why::SleptForIo | Why::SleptUninterruptibly);
     if !slept || off.is_open() || off.wake_ns < off.begin_ns || off.wake_ns > off.end_ns {

@@ -83,7 +83,7 @@ fn text(of: &Fields, field: u32) -> String {
     }
 }
 
-/// What a reader has of a file.
+/// The contents of a file, as a reader sees them.
 #[derive(Default)]
 pub struct Read {
     /// Names of tracks by their numbers.
@@ -94,7 +94,7 @@ pub struct Read {
     instants: Vec<(u64, u64, String)>,
     /// Notes of slices and instants.
     pub notes: Vec<(String, String)>,
-    /// Where arrows begin or go on, and where they end.
+    /// The ids of arrows that begin or go on, and of those that end.
     flows: Vec<u64>,
     ends: Vec<u64>,
     /// Names of functions by callstack, outermost first.
@@ -106,7 +106,7 @@ pub struct Read {
     wakings: Vec<(u64, u64, u64)>,
 }
 
-/// What was interned, and what is still open.
+/// A reader of packets, with the interned strings and the open slices.
 #[derive(Default)]
 struct Reader {
     read: Read,

@@ -11,12 +11,12 @@ use crate::trial::place::{SocketSetting, ThreadSetting};
 pub struct Change {
     /// As on the command line.
     pub name: String,
-    /// What it sets, for people: `TCP_NODELAY=1`.
+    /// The setting and its new value, for people: `TCP_NODELAY=1`.
     pub sets: String,
     pub on: On,
     /// The value that its places get, in the form in which they are read; of a quota the CPUs.
     pub value: String,
-    /// What cannot be reverted, and other warnings, one sentence each.
+    /// Effects that cannot be reverted, and other warnings, one sentence each.
     pub not_undone: Vec<String>,
     pub keep: String,
     /// For values that the kernel resets by itself: how often to set them again.
