@@ -40,7 +40,7 @@ pub struct Capture {
     /// are the subject's alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub followed: Vec<Followed>,
-    /// Where it was taken.
+    /// The host on which it was taken.
     pub host: Host,
     /// Length of the observation, wall time.
     pub window_ns: u64,
@@ -119,7 +119,7 @@ pub struct HardwareCounts {
 pub struct OwnRelay {
     /// The process.
     pub pid: u32,
-    /// Where its settings come from.
+    /// The source of its settings.
     #[serde(flatten)]
     pub start: RelayStart,
 }

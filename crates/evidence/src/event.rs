@@ -64,7 +64,7 @@ pub struct EventReport {
     pub callers: Vec<EventCaller>,
 }
 
-/// What calls an event.
+/// The thread that calls an event, or the interrupts or idle CPUs that do.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventCaller {
     /// The process; None for interrupts and idle CPUs.

@@ -92,7 +92,7 @@ pub struct Service {
     pub followed_requests: u64,
     /// Sum of their times; the parts of `path` add up to it.
     pub followed_ns: u64,
-    /// Where that time went.
+    /// The parts of that time, by the way to their end.
     pub path: Vec<PathPart>,
     /// Its slowest requests, which are followed apart from the others; None where there are too few requests to tell these from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct Tail {
     pub followed_requests: u64,
     /// Sum of their times; the parts of `path` add up to it.
     pub followed_ns: u64,
-    /// Where that time went.
+    /// The parts of that time, by the way to their end.
     pub path: Vec<PathPart>,
     /// Of the followed requests, those that waited unread mostly while the thread that was to read them worked on one other request.
     pub behind_one: u64,

@@ -1,4 +1,4 @@
-//! What the subject asked of the kernel, and what the host's CPUs did meanwhile: for who wants to see for himself.
+//! System calls and CPU time of the subject, and the time of the host's CPUs meanwhile: for users who want to see for themselves.
 use serde::{Deserialize, Serialize};
 
 use crate::thread::FdKind;
@@ -20,7 +20,7 @@ pub struct CpuTime {
     pub iowait_ns: u64,
     /// Idle otherwise.
     pub idle_ns: u64,
-    /// What the hypervisor gave to others.
+    /// Given to other guests by the hypervisor (steal).
     pub stolen_ns: u64,
     /// Packets received.
     pub packets: u64,
@@ -47,7 +47,7 @@ pub struct CpuReport {
     pub iowait: f64,
     /// Idle otherwise.
     pub idle: f64,
-    /// What the hypervisor gave to others.
+    /// Given to other guests by the hypervisor (steal).
     pub stolen: f64,
     /// Packets received per second.
     pub packets_per_s: f64,

@@ -46,7 +46,7 @@ pub struct Report {
     /// Causes that this observation could not test: nothing is known of them.
     #[serde(default)]
     pub not_tested: Vec<NotTested>,
-    /// Where the time went.
+    /// The accounts of the observed time.
     pub time: TimeAccount,
     /// The system calls of the subject, those first that took most CPU time; empty on rungs that do not see them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -83,7 +83,7 @@ pub struct Verdict {
 pub struct Gap {
     /// Its id, such as `end` or `rival`.
     pub link: String,
-    /// What was not seen, as a phrase.
+    /// The missing evidence, as a phrase.
     pub why: String,
 }
 
@@ -145,13 +145,13 @@ pub struct Finding {
     pub gaps: Vec<Gap>,
     /// One sentence that names who waits for whom.
     pub summary: String,
-    /// Where it was seen most.
+    /// The place at which it was seen most.
     #[serde(rename = "where")]
     pub place: Place,
     /// The way from the service to this cause, thread by thread; empty where it was found in flows or threads alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<ChainHop>,
-    /// What its removal would give, by the account; None where the account does not tell.
+    /// The gain that its removal would give, by the account; None where the account does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
     /// The numbers it rests on.
@@ -160,7 +160,7 @@ pub struct Finding {
     pub fix: Fix,
 }
 
-/// What the removal of a cause would give. It is predicted and not measured: nothing else is expected to become the limit instead.
+/// The gain that the removal of a cause would give. It is predicted and not measured: nothing else is expected to become the limit instead.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
     /// Mean time of an affected request now; of the slow ones, where the finding is about these.
@@ -186,7 +186,7 @@ pub enum ShareOf {
     Datagrams,
 }
 
-/// Where a cause was seen most.
+/// The place at which a cause was seen most.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Process.
@@ -261,7 +261,7 @@ pub struct ServiceReport {
     /// Connections on which several requests were under way while nothing showed which reply was whose.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overlapping: u64,
-    /// Where the time of the requests and of their replies went.
+    /// The time of the requests and of their replies, by state.
     pub time: RequestTime,
     /// The slowest requests; None where too few were seen to tell these from others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -318,7 +318,7 @@ pub struct RequestTime {
 pub struct Chain {
     /// From the service inwards, neighbouring threads of one process as one hop; the last one is the leaf's process.
     pub hops: Vec<ChainHop>,
-    /// Where it ends.
+    /// Its last link.
     pub leaf: ChainLeaf,
 }
 
@@ -478,7 +478,7 @@ pub struct NotTested {
     pub why: String,
 }
 
-/// Where the time went.
+/// The accounts of the observed time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeAccount {
     /// Flow time by state.
