@@ -7,7 +7,7 @@ use parshall_sys::owner;
 use crate::bounded_file;
 use crate::mountinfo;
 
-/// Where a hierarchy is mounted, and which part of it.
+/// The mount point of a hierarchy, and the part of it that is mounted there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     root: PathBuf,

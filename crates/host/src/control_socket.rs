@@ -29,7 +29,7 @@ impl BoundPath {
         Self { inode: inode(&path), path }
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use parshall_core::sock_diag::Table;
 
-/// Where distributions have it; a service's PATH need not.
+/// Its paths in distributions; a service's PATH need not have them.
 const MODPROBE: [&str; 3] = ["/sbin/modprobe", "/usr/sbin/modprobe", "modprobe"];
 
 /// The module of a table.

@@ -6,7 +6,7 @@ pub fn damaged() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "not a whole ELF file")
 }
 
-/// Where the headers of a file are.
+/// Positions of the headers in a file.
 pub struct Layout {
     pub wide: bool,
     /// Program headers: begin and length in bytes.

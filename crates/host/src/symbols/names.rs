@@ -130,7 +130,7 @@ impl Names {
         self.ask(&Source::Elf(elf), Input::FileOffset(&offsets)).collect()
     }
 
-    /// Where our copy of a mapped file is.
+    /// The path of our copy of a mapped file.
     fn copy_of(&mut self, tgid: u32, mapping: &Mapping) -> Option<PathBuf> {
         if mapping.inode == 0 {
             return None;
