@@ -41,7 +41,7 @@ pub struct RunRequest {
     pub format: Format,
     /// How much of a report is printed as text.
     pub detail: Detail,
-    /// Where captures, or results of comparisons, are saved; several get names and numbers in their file names.
+    /// The file for captures, or for results of comparisons; several get names and numbers in their file names.
     pub save: Option<PathBuf>,
     /// Further forms of the reports, and where each is written; several get names and numbers in their file names.
     pub beside: Vec<(Beside, PathBuf)>,
@@ -86,7 +86,7 @@ pub struct WireRequest {
     pub time: Duration,
 }
 
-/// What an experiment is.
+/// The source of an experiment.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A file.
@@ -103,7 +103,7 @@ pub struct ExperimentRequest {
     pub check: bool,
     /// Blocks at most, or passes, instead of those of the file.
     pub most: Option<u32>,
-    /// Where results are appended; None for beside the file. Those of two commands are not kept then.
+    /// The file to which results are appended; None for one beside the experiment's. Those of two commands are not kept then.
     pub results: Option<PathBuf>,
     /// Go on with the run that was interrupted.
     pub resume: bool,
@@ -112,7 +112,7 @@ pub struct ExperimentRequest {
     pub format: ReportFormat,
     /// A directory for pictures.
     pub pictures: Option<PathBuf>,
-    /// Where a page is written; None for none.
+    /// The file for a page; None for none.
     pub html: Option<PathBuf>,
 }
 

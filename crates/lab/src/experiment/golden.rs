@@ -111,7 +111,7 @@ fn check_all(name: &str, report: &Report) {
     assert_eq!(serde_json::from_str::<Report>(&json).expect("it reads back"), *report);
     let page = html::page(report);
     check(&format!("{name}.html"), &page);
-    // What the file and the host say is text, and the page fetches nothing.
+    // Texts of the file and the host are escaped, and the page fetches nothing.
     assert!(!page.contains("<up>") && page.contains("&lt;up&gt;") && !page.contains("src=") && !page.contains("href="));
     for (file, picture) in svg::pictures(report) {
         check(&format!("{name}-{file}"), &picture);

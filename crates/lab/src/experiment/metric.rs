@@ -32,7 +32,7 @@ pub struct Metric {
     scale: f64,
 }
 
-/// Which way is better.
+/// The direction in which a value is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -114,7 +114,7 @@ pub struct Trial {
     pub wall_s: f64,
 }
 
-/// Where in the file something is wrong, what, and what to write instead.
+/// An error in the file: its range of bytes, the message, and the hint.
 pub type Problem = (std::ops::Range<usize>, String, String);
 
 /// Checks the metrics of a file.

@@ -1,4 +1,4 @@
-//! Where the CPUs' time goes during a trial: by kernel stack, from samples of all CPUs, and what each CPU does. Both are counters like
+//! The CPUs' time during a trial: by kernel stack, from samples of all CPUs, and what each CPU does. Both are counters like
 //! those of the network, so what steps at a turn of a sweep is found in the same way.
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -34,7 +34,7 @@ pub struct Session<'a> {
     made: u32,
 }
 
-/// Where results go unless the user says otherwise: beside the file of the experiment; nowhere without a file.
+/// The file for results unless the user names another one: beside the file of the experiment; nowhere without a file.
 pub fn results_path(request: &ExperimentRequest) -> Option<PathBuf> {
     let beside = || match &request.source {
         Source::File(file) => Some(file.with_extension("results.jsonl")),

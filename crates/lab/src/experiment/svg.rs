@@ -87,7 +87,7 @@ fn curve_picture(report: &Report, curve: &Curve) -> String {
     canvas.end(&format!("{}; medians of {} passes with 95 % intervals", report.variable.name, curve.passes))
 }
 
-/// Where the values stand: by their logarithm where all are numbers above 0, else at equal distances.
+/// The positions of the values: by their logarithm where all are numbers above 0, else at equal distances.
 fn places(curve: &Curve) -> Vec<f64> {
     let logs: Option<Vec<f64>> =
         curve.points.iter().map(|point| point.number.filter(|n| *n > 0.0).map(f64::ln)).collect();

@@ -23,7 +23,7 @@ struct Client<'a> {
     load: &'a Load,
     clock: &'a Clock,
     control: TcpStream,
-    /// Where packets go.
+    /// The destination of packets.
     packets_to: SocketAddr,
     /// Connections of each thread with requests.
     threads: Vec<Vec<TcpStream>>,
