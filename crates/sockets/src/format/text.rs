@@ -116,7 +116,7 @@ pub struct Text {
 
 /// A unit separator: cells have no control characters.
 const CELL_END: char = '\x1f';
-/// Where the time of day begins in a time of RFC 3339.
+/// The offset of the time of day in a time of RFC 3339.
 const TIME_OF_DAY: usize = 11;
 /// Bytes of cells that are printed together.
 const PORTION: usize = 64 << 10;

@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Where control groups can be made; `None` if they cannot.
+    /// The directory in which control groups can be made; `None` if they cannot.
     fn hierarchy(what: &str) -> Option<PathBuf> {
         let mount = mounted(&mountinfo::read());
         if mount.is_none() {

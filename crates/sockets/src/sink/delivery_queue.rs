@@ -31,7 +31,7 @@ const SEGMENT_BYTES: u64 = 16 << 20;
 pub struct QueueConfig {
     /// The maximum number of waiting bytes in memory. With a spool, the same number again may wait for its disk.
     pub queue_bytes: usize,
-    /// Where chunks are stored when memory is full. Without a spool they are dropped.
+    /// The files in which chunks are stored when memory is full. Without a spool they are dropped.
     pub spool: Option<SpoolConfig>,
     /// Pauses after failed attempts to deliver.
     pub retry: Retry,

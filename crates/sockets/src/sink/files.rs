@@ -70,7 +70,7 @@ fn layout_of_name(name: &str) -> Option<(Parts, &'static str)> {
     layouts.into_iter().find(|(_, suffix)| has_suffix(suffix))
 }
 
-/// Where files are written and how long they are kept.
+/// The settings for files: their directory, their format, and how long they are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesConfig {
     /// Created if it does not exist. Two processes cannot share one.

@@ -90,7 +90,7 @@ impl SinkRequest for OneFileRequest {
 
     fn open(self: Box<Self>, shared: &mut Shared) -> anyhow::Result<Box<dyn Sink>> {
         let mut options = OpenOptions::new();
-        // What users have open is nobody else's business.
+        // The sockets that users have open are nobody else's business.
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&self.path);
         let file = file.map_err(|error| {
             let what = format!("{} cannot be written: {error}", self.path.display());

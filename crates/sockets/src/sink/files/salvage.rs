@@ -112,7 +112,7 @@ fn pieces(file: &DiskFile, length: u64) -> io::Result<(u64, Vec<u8>)> {
     if length < MAGIC.len() as u64 || file.read_exact_at(&mut magic, 0).is_err() || magic != *MAGIC {
         return Ok((0, Vec::new()));
     }
-    // Where the search for the end of a piece continues when more of it was read.
+    // The offset at which the search for the end of a piece continues when more of it was read.
     let mut searched = 0;
     let end = scan(file, length, MAGIC.len() as u64, &mut |bytes| {
         while let Some(at) = find(bytes, searched) {
