@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Where a child is to run.
+/// The namespace, control group and CPUs of a child.
 #[derive(Debug, Default)]
 pub struct Confine<'a> {
     /// Network namespace; None for the parent's.

@@ -54,7 +54,7 @@ impl ReadBuffer {
         unsafe { std::slice::from_raw_parts(self.memory.at(0), len) }
     }
 
-    /// Where a read writes, and how much.
+    /// The address that a read writes to, and the most bytes.
     pub(super) fn place(&self) -> (*mut u8, u32) {
         (self.memory.at(0), self.len as u32)
     }
