@@ -46,10 +46,10 @@ pub enum Left {
 
 /// The result of opening at most [`SEGMENTS_MAX`] datagrams.
 pub struct Opened {
-    /// Where the packets lie: their places and lengths.
+    /// The packets' offsets and lengths.
     packets: [(usize, usize); SEGMENTS_MAX],
     found: usize,
-    /// Where handshake messages lie, which the device is to be passed.
+    /// The ranges of handshake messages, which are passed to the device.
     pub handshakes: Vec<Range<usize>>,
     /// A handshake is due, or a session has been confirmed: the device is to be called.
     pub attend: bool,

@@ -21,7 +21,7 @@ pub trait GsoSender {
     fn flush(&mut self, sockets: &Arc<Sockets>);
 }
 
-/// Where a GSO batch goes.
+/// The destination of a GSO batch.
 pub struct Target {
     /// Of the peer, which learns what the kernel refuses, unless it is a handshake message.
     pub link: Option<Arc<Link>>,

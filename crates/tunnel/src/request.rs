@@ -7,7 +7,7 @@ use parshall_sys::privileges::User;
 
 use crate::engine::EngineRequest;
 
-/// Where wg-quick keeps its files.
+/// The directory of wg-quick's files.
 pub const DIRECTORY: &str = "/etc/wireguard";
 
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct UpRequest {
     pub interface: String,
     pub engine: EngineRequest,
     pub place: Place,
-    /// Where the log of a daemon goes instead of its own directory.
+    /// The file for the log of a daemon; None for the usual one.
     pub log: Option<PathBuf>,
     /// The address of the metrics endpoint.
     pub listen: Option<SocketAddr>,
@@ -51,7 +51,7 @@ impl From<UserIds> for User {
     }
 }
 
-/// Where a tunnel runs.
+/// The process in which a tunnel runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Foreground,

@@ -28,7 +28,7 @@ fn path(interface: &str, extension: &str) -> PathBuf {
     PathBuf::from(DIRECTORY).join(format!("{interface}.{extension}"))
 }
 
-/// Where the log of a daemon goes.
+/// The path of a daemon's log.
 pub fn log(interface: &str) -> anyhow::Result<PathBuf> {
     make_directory()?;
     Ok(path(interface, "log"))

@@ -1,4 +1,4 @@
-//! What `tunnel up` has set up, in a few lines.
+//! The summary of an interface that `tunnel up` has set up, in a few lines.
 use std::fmt::Display;
 
 use parshall_core::tunnel::{QuickConfig, QuickPeer, is_default};

@@ -274,8 +274,8 @@ fn errno(result: i32) -> Option<Errno> {
 /// A GSO batch in flight.
 struct InFlight {
     target: Target,
-    /// Where it leaves. The kernel looks a descriptor up only when a linked send begins: until it has ended, the sockets must stay open,
-    /// or its datagrams would be lost, or would leave by whatever has got the number then.
+    /// The sockets by which it leaves. The kernel looks a descriptor up only when a linked send begins: until it has ended, the sockets
+    /// must stay open, or its datagrams would be lost, or would leave by whatever has got the number then.
     sockets: Arc<Sockets>,
     request: Request,
     /// Its buffer comes back only when the kernel needs it no more.
