@@ -19,7 +19,7 @@ pub enum RelayRequest {
     },
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// From the command line.

@@ -64,7 +64,7 @@ fn control_characters_of_a_file_are_not_printed() {
 
 /// The lines before the parts of docs/relay.md that are made from the table of settings.
 const PROCESS: &str = "# How the process runs. All of these may be left out.\n";
-const LISTENER: &str = "# Its settings. What is not marked otherwise shows the default.\n";
+const LISTENER: &str = "# Its settings. A value without a remark about its default is the default.\n";
 
 fn reference<S: 'static>(rows: impl Iterator<Item = &'static Row<S>>) -> String {
     let (mut out, mut table) = (String::new(), "");

@@ -48,7 +48,7 @@ pub struct UdpPlan {
     pub workers: Arc<[Arc<Stop>]>,
     /// The local ports of the sessions of all threads.
     pub ports: Arc<SharedPorts>,
-    /// Where the worker counts.
+    /// The counters of the worker.
     pub counts: Arc<UdpCounts>,
 }
 
