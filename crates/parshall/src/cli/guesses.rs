@@ -1,4 +1,4 @@
-//! What people type instead: verbs and flags of other tools, with the hint that leads on. clap itself finds misspelt ones.
+//! Verbs and flags of other tools that people type instead, with the hint that leads on. clap itself finds misspelt ones.
 
 /// Verbs, of `parshall` or of a product, that are not there.
 const VERBS: &[(&str, &[&str], &str)] = &[

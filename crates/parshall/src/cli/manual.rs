@@ -36,7 +36,7 @@ pub fn with_commands(declared: Command) -> Command {
     declared.subcommand(completions).subcommand(ManualArgs::augment_args(Command::new("manual").hide(true)))
 }
 
-/// What a command of this file prints; None when the arguments are those of another. `declared` is the command line without them.
+/// The output of a command of this file; None when the arguments are those of another. `declared` is the command line without them.
 pub fn asked_for(matches: &ArgMatches, declared: impl FnOnce() -> Command) -> Option<Result<String, UserError>> {
     const ACCEPTED: &str = "clap has accepted the arguments";
     match matches.subcommand()? {
@@ -107,7 +107,7 @@ fn has_options(command: &Command) -> bool {
     command.get_arguments().any(|arg| !arg.is_hide_set())
 }
 
-/// What stands in the help beside commands and options: lists with a heading, such as the examples, and sentences. clap_mangen would
+/// The help beside commands and options: lists with a heading, such as the examples, and sentences. clap_mangen would
 /// make one paragraph of all.
 fn closing(command: &Command) -> Roff {
     let mut roff = Roff::new();
@@ -155,7 +155,7 @@ fn closing(command: &Command) -> Roff {
     roff
 }
 
-/// Where a line of the text below the options stands.
+/// The place of a line in the text below the options.
 #[derive(Clone, Copy)]
 enum Place {
     /// At the begin, or after a list.

@@ -16,7 +16,7 @@ fn they_are_no_proof_of_health_where_samples_miss_them() {
             let attach = ["attach", "--port", &port, "--for", "2s", "--format", "json", "--rung", rung.as_str()];
             let report = parshall(&attach).orderly().report();
             let verdict = &report.verdict;
-            // What a sample happens to see of one connection may be true of it, and says little of the others.
+            // The part of one connection that a sample happens to see may be true of it, and says little of the others.
             let denies = matches!(verdict.status, Status::Healthy | Status::AtCapacity);
             let unsure = !denies && verdict.confidence == Confidence::Low;
             assert!(unsure, "{pause_ms} ms, {rung:?}: {verdict:#?} of {:#?}", report.time.flows);

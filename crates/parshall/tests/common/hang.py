@@ -184,7 +184,7 @@ FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
 
 def disk(mode):
     directory = os.open(".", os.O_RDONLY)
-    # What a frozen file system blocks cannot be killed, so a process that it does not block thaws it.
+    # A process that a frozen file system blocks cannot be killed, so one that it does not block thaws it.
     if os.fork() == 0:
         os.setsid()
         os.read(0, 1)

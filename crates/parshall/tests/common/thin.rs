@@ -77,7 +77,7 @@ pub fn thinned(mut capture: Capture) -> Capture {
     }
     capture.stacks = order.iter().take(STACKS_MAX).map(|&old| capture.stacks[old].clone()).collect();
     for (stack, old) in capture.stacks.iter_mut().zip(&order) {
-        // Where a lock is waited for may show far outwards.
+        // The function that waits for a lock may be far outwards in the stack.
         stack.frames.truncate(if of_hops.contains(old) { usize::MAX } else { FRAMES_MAX });
         for frame in &mut stack.frames {
             // Paths of the recording host are not needed.

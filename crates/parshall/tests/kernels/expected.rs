@@ -36,8 +36,8 @@ struct Expected {
 /// The machine, the check and its value, as the last run with `BLESS=1` has seen it.
 type SeenFile = BTreeMap<String, BTreeMap<String, String>>;
 
-const HEAD: &str = "# What the machines of expected.toml have reported. `BLESS=1 cargo test -p parshall --test kernels -- --include-ignored` rewrites what
-# it has seen, here. Where that is not what is expected, shortfalls.toml has the reason.
+const HEAD: &str = "# The reports of the machines of expected.toml. `BLESS=1 cargo test -p parshall --test kernels -- --include-ignored` rewrites those of the
+# machines that it boots. Where one is not the expected report, shortfalls.toml has the reason.
 ";
 
 pub fn path(name: &str) -> PathBuf {

@@ -10,7 +10,7 @@ use crate::programs;
 
 const HEAD: &str = "# Kernels
 
-What parshall has on the stock kernels of Debian, from Linux 5.10 on. This page is drawn from the files with which the tests compare
+The features of parshall on the stock kernels of Debian, from Linux 5.10 on. This page is drawn from the files with which the tests compare
 what they see in guests that run these kernels; [CONTRIBUTING.md](https://github.com/parshall/parshall/blob/main/CONTRIBUTING.md#kernels) says how to run one. `newest` is the kernel
 of Debian unstable. `lockdown` is lockdown=confidentiality, `without tcp_diag` has a kernel without this module, and `without BTF` an empty
 /sys/kernel/btf. `arm64` is a kernel of that architecture, emulated as all are; `16k` has pages of 16 KiB.

@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::common::{PARSHALL, Scratch, finish};
 use parshall_testkit::skip;
 
-/// What a block may need, and what that is in words.
+/// The needs that a block may have, and each of them in words.
 const NEEDS: [(&str, &str); 6] = [
     ("needs-service", "a slow service of the reader's own"),
     ("needs-build", "a checkout, and minutes for a build"),
@@ -112,7 +112,7 @@ fn the_tutorial_works_as_typed() {
     every_block_of(RUN[2]);
 }
 
-/// What links in a document lead to, without those to other sites.
+/// The targets of the links in a document, without those to other sites.
 fn links(text: &str) -> Vec<String> {
     let target = |part: &str| part.split([')', ' ']).next().unwrap_or_default().to_owned();
     text.split("](").skip(1).map(target).filter(|to| !to.contains("://") && !to.starts_with('#')).collect()
@@ -146,7 +146,7 @@ fn the_book_has_every_page() {
     }
 }
 
-/// What stands between backticks at the begin of a heading of the page for troubleshooting is a part of a message of the code.
+/// The text between backticks at the begin of a heading of the page for troubleshooting is a part of a message of the code.
 #[test]
 fn the_messages_of_troubleshooting_are_those_of_the_code() {
     let page = std::fs::read_to_string(root().join("docs/troubleshooting.md")).expect("the page");

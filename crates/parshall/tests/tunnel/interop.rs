@@ -50,7 +50,7 @@ const BORINGTUN: Other = Other::Program(Program {
 });
 
 impl Program {
-    /// Where scripts/peers/fetch has put it.
+    /// The path at which scripts/peers/fetch has put it.
     fn find(&self) -> Option<PathBuf> {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
         let entries = fs::read_dir(peers).ok()?.flatten();

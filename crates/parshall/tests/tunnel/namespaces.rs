@@ -55,9 +55,9 @@ impl KeyFiles {
 /// An interface of `parshall tunnel run`, which ends when this is dropped.
 struct Interface<'a> {
     name: String,
-    /// Where its sockets are.
+    /// The host that has its sockets.
     outer: &'a Host,
-    /// Where the device is.
+    /// The host that has the device.
     inner: &'a Host,
 }
 
@@ -89,7 +89,7 @@ impl<'a> Interface<'a> {
         self.outer.wg(&format!("show {} {what}", self.name))
     }
 
-    /// Where it sends the datagrams of a peer to.
+    /// The address to which it sends the datagrams of a peer.
     fn endpoint(&self, peer: usize) -> String {
         let shown = self.show("endpoints");
         let line = shown.lines().find_map(|line| line.strip_prefix(KEYS[peer].1)).unwrap_or_default();

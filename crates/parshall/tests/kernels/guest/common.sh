@@ -1,4 +1,4 @@
-# What the scripts of all guests begin with. The second serial port carries nothing but reports: a line with the name, the exit
+# Functions that the scripts of all guests begin with. The second serial port carries nothing but reports: a line with the name, the exit
 # code and the sizes of the output, and then the output. So messages of the kernel cannot get between them.
 
 # The shell's own `ip` knows little, and it prefers that.

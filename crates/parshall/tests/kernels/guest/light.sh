@@ -1,4 +1,4 @@
-# What runs with every `make test`: the rung that is promised and the one that is had, a fault, and the sockets.
+# The part that runs with every `make test`: the rung that is promised and the one that is had, a fault, and the sockets.
 
 report doctor parshall doctor --format json
 # With the usual limit of old kernels, and without the right to raise it.
