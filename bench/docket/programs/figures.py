@@ -1,4 +1,4 @@
-"""What loads written in Python share: clients that ask until the time is over, and figures that are the same as of load.c."""
+"""Parts that loads written in Python share: clients that ask until the time is over, and figures that are the same as of load.c."""
 import json
 import threading
 import time
