@@ -1,4 +1,4 @@
-//! What observed clients of a service wait for outside of their requests: connections that are being opened, and connections on which
+//! Waits of a service's observed clients outside of their requests: connections that are being opened, and connections on which
 //! the reply has come and the client still reads until the service closes.
 //!
 //! An idle connection is no such wait: its client sleeps for something else, or watches many. A subscriber waits for data to come, and
@@ -15,19 +15,19 @@ use crate::wait::Wait;
 /// A shorter wait is that of a round trip, or of a reply that is read to its end.
 const LONG_NS: u64 = 100_000_000;
 
-/// What a client waits for.
+/// The event that a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Awaits {
-    /// That the service closes the connection, after it has replied.
+    /// The service's close of the connection, after it has replied.
     Close,
-    /// That the connection is established.
+    /// The establishment of the connection.
     Connect,
 }
 
 /// Waits of the threads of one process for the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientWait {
-    /// What for.
+    /// The event that it waits for.
     pub awaits: Awaits,
     /// The process of the client, and its name.
     pub pid: u32,

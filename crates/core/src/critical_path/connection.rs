@@ -38,7 +38,7 @@ pub const CUT_WITHIN: u64 = 3;
 
 /// Redis: bytes of a reply that says that nothing came, `*-1` with the end of the line. A key that is not there is another one.
 const NOTHING_BYTES: u32 = 5;
-/// What is answered sooner was not waited for.
+/// A request that is answered sooner did not wait.
 const WAITED_NS: u64 = 20_000_000;
 
 /// One of several slices.
@@ -52,7 +52,7 @@ pub struct Slice {
     pub cut_until: u64,
 }
 
-/// Whose requests are looked for on a connection: those that arrive, or those that it sends.
+/// The requests that are looked for on a connection: those that arrive, or those that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     /// From the arrival of the request to the begin of the reply.
@@ -98,7 +98,7 @@ impl View {
 pub struct Seen<'a> {
     /// The socket.
     pub id: FlowId,
-    /// Whose requests are looked for.
+    /// The requests that are looked for.
     pub view: View,
     /// The slice.
     pub slice: Slice,
@@ -106,7 +106,7 @@ pub struct Seen<'a> {
     pub closes: bool,
     /// The calls in it.
     pub calls: &'a [SocketCall],
-    /// What each of them is.
+    /// The part of a message that each of them moves.
     pub parts: &'a [Part],
     /// Whether a further message may follow within each of them.
     pub surplus: &'a [bool],

@@ -41,9 +41,10 @@ pub struct Asked {
 
 /// Between two parts of a message that is sent at once is less time than this.
 const REST_NS: u64 = 100_000_000;
-/// What comes within this part of the time between two parts is the answer to the second; data that is pushed comes at any time.
+/// The wait between two parts divided by this: data that comes within that time after the second part answers it. Pushed data comes at
+/// any time.
 const SOON: u64 = 10;
-/// What is shorter is a frame of a protocol, such as an update of a window, and not the begin of a request.
+/// A shorter message is a frame of a protocol, such as an update of a window, and not the begin of a request.
 const HEAD_MIN_BYTES: u32 = 64;
 /// A thread that sleeps for this share of a time waits.
 pub const WAITS_SHARE: f64 = 0.9;
@@ -53,7 +54,7 @@ pub const WAITS_SHARE: f64 = 0.9;
 pub struct Rest {
     /// The first part was read with it.
     pub before: SocketCall,
-    /// What was then awaited came with it.
+    /// The data that was then awaited came with it.
     pub last: SocketCall,
 }
 
@@ -64,12 +65,12 @@ impl Rest {
     }
 }
 
-/// What the client of a connection does while the service waits for it.
+/// The state of a connection's client while the service waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// It has something else to do, or sleeps for something else.
     Works,
-    /// What its thread did last on its socket was to send, and it waits there for an answer.
+    /// The last call of its thread on its socket was a send, and it waits there for an answer.
     Waits {
         /// The thread.
         tid: u32,
@@ -86,13 +87,13 @@ pub struct Answer {
     pub at_ns: u64,
     /// The served socket.
     pub socket: FlowId,
-    /// Who sent it.
+    /// The thread that sent it.
     pub tid: u32,
 }
 
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
-    /// What was observed.
+    /// The events of the capture.
     pub timeline: &'a Timeline,
     /// Requests that arrived at served sockets, in order.
     pub requests: BTreeMap<FlowId, Vec<Request>>,
@@ -261,9 +262,9 @@ impl<'a> Index<'a> {
         Some(first != second)
     }
 
-    /// Who ended a wait that a thread looked after at intervals, of which this sleep is one that a timer ended: the thread slept again in the
-    /// same call without anything in between that it did with a socket, until that one woke it. In futex it sleeps for the same one again,
-    /// and at once: so an interpreter's lock is waited for, whose holder is asked for it at intervals.
+    /// The thread that ended a wait at intervals, of which this sleep is one that a timer ended: the waiting thread slept again in the same
+    /// call, did nothing with a socket in between, and was then woken by the returned one. In futex it sleeps for the same one again, and
+    /// at once: so an interpreter's lock is waited for, whose holder is asked for it at intervals.
     pub fn awaited_at_intervals(&self, off: &OffCpu) -> Option<u32> {
         let offs = self.timeline.off_cpu.get(&off.tid)?;
         let later = &offs[offs.partition_point(|next| next.begin_ns <= off.begin_ns)..];
@@ -299,7 +300,7 @@ impl<'a> Index<'a> {
     }
 
     /// Whether a thread brought a message when it woke another one at `at`: in that turn it had received something on a served socket, and it
-    /// sent nothing back. Who releases a lock answers what it was asked.
+    /// sent nothing back. A thread that only releases a lock answers its requests.
     pub fn brings(&self, tid: u32, at: u64) -> bool {
         let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
         let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
@@ -359,7 +360,7 @@ impl<'a> Index<'a> {
         last.op == Op::Receive && asks && asked()
     }
 
-    /// What arrived at a served socket and was answered, requests or not.
+    /// The exchanges of a served socket: data that arrived and was answered, whether these are requests or not.
     pub fn exchanges(&self, id: FlowId) -> &[Request] {
         self.exchanges.get(&id).or_else(|| self.requests.get(&id)).map_or(&[], Vec::as_slice)
     }
@@ -404,7 +405,7 @@ impl<'a> Index<'a> {
         usual.into_iter().map(|(pid, (_, by))| (pid, by)).collect()
     }
 
-    /// Who would probably have ended this sleep in futex, which the end of a slice cut: whoever ended most of the others of the
+    /// The thread that would probably have ended this sleep in futex, which the end of a slice cut: it ended most of the others of the
     /// process.
     pub fn usual_waker(&self, off: &OffCpu) -> Option<u32> {
         let by = *self.usual_wakers.get(&self.names(off.tid)?.pid)?;
@@ -453,15 +454,16 @@ impl<'a> Index<'a> {
         })
     }
 
-    /// Who held the mutex for which a thread slept when the window ended, if this is that sleep.
+    /// The thread that held the mutex for which another one slept when the window ended, if this is that sleep.
     pub fn mutex_owner(&self, off: &OffCpu) -> Option<u32> {
         let last = self.timeline.off_cpu.get(&off.tid)?.last()?;
         self.note(last);
         (last.begin_ns == off.begin_ns).then(|| self.timeline.mutex_owners.get(&off.tid).copied())?
     }
 
-    /// Who had the CPU that a thread waited for, 0 when unknown: whoever ran there before it. If the wait is long, and that one had waited
-    /// for the CPU itself for most of it, it is whoever ran before that one. Where a quota is used up, waits do not tell: all threads have them.
+    /// The thread that had the CPU which another one waited for, 0 when unknown: the one that ran there before it. If the wait is long,
+    /// and that one had waited for the CPU itself for most of it, it is the one that ran before that. Where a quota is used up, such waits
+    /// do not count: all threads have them.
     pub fn ran_instead(&self, off: &OffCpu) -> u32 {
         let ready = off.wake_ns.clamp(off.begin_ns, off.end_ns);
         let (mut tid, mut until) = (off.ran_instead_tid, off.end_ns);
@@ -514,17 +516,17 @@ impl<'a> Index<'a> {
         self.at_work.contains_key(&tid)
     }
 
-    /// What is known of a thread's names.
+    /// The names of a thread and of its process, where they are known.
     pub fn names(&self, tid: u32) -> Option<&'a Names> {
         self.timeline.names.get(&tid)
     }
 
-    /// What is known of a socket.
+    /// The record of a socket, if it was observed.
     pub fn socket(&self, id: FlowId) -> Option<&'a Socket> {
         self.timeline.sockets.get(&id)
     }
 
-    /// What a sleep was for, by its system call.
+    /// The kind of wait that a sleep was, by its system call.
     pub fn wait(&self, off: &OffCpu) -> Wait {
         Wait::of(self.syscall(off), off.fd, off.syscall)
     }
@@ -584,13 +586,13 @@ impl<'a> Index<'a> {
         is_one.then_some(Rest { before, last })
     }
 
-    /// What the client of a served connection does in a span of time in which nothing comes from it.
+    /// The state of a served connection's client in a span of time in which nothing comes from it.
     pub fn client_of(&self, served: FlowId, (from, to): (u64, u64)) -> Client {
         let asked = self.socket(served).and_then(|socket| socket.other_end).and_then(|id| self.last_send(id, from));
         asked.map_or(Client::Unseen, |asked| self.waits_at(asked, (from, to)))
     }
 
-    /// What the thread of a client that sent something does in a span of time after it in which nothing comes back.
+    /// The state of a client's thread that sent something, in a span of time after it in which nothing comes back.
     pub fn waits_at(&self, asked: &SocketCall, (from, to): (u64, u64)) -> Client {
         let Some(offs) = self.off_cpu(asked.tid, from) else { return Client::Unseen };
         let waits = |off: &OffCpu| match self.wait(off) {
@@ -684,7 +686,7 @@ impl<'a> Index<'a> {
         before.or_else(|| self.last_served.get(&socket.remote)).map(|call| (call.tid, queue))
     }
 
-    /// What holds the data of a client that nobody has read: the accept queue, until a thread has accepted the connection.
+    /// The queue that holds data of a client which nobody has read: the accept queue, until a thread has accepted the connection.
     pub fn queue_of(&self, id: FlowId) -> HopKind {
         let end = self.socket(id).and_then(|socket| socket.other_end);
         let accepted = end.is_some_and(|end| self.timeline.calls.get(&end).is_some_and(|calls| !calls.is_empty()));

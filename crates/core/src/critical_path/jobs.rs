@@ -49,7 +49,7 @@ fn a_job_waits_for_the_worker_behind_its_broker() {
     let service = jobs(true);
     let (worker, others) = (of(&service, HopKind::Reply), of(&service, HopKind::OtherRequest));
     assert!(worker > 10 * others && worker > 1_500, "{worker} {others}: {:#?}", service.path);
-    // What comes without a word before may be news: nobody owes it sooner.
+    // A message that no earlier one announced may be news: nobody owes it sooner.
     let service = jobs(false);
     assert_eq!(of(&service, HopKind::Reply), 0, "{:#?}", service.path);
 }

@@ -1,4 +1,4 @@
-//! What each call on a connection is in the connection's protocol: the begin of a request or a reply, a part of one, or neither.
+//! Classifies each call on a connection in the connection's protocol: the begin of a request or a reply, a part of one, or neither.
 //!
 //! A frame says what the first bytes of a call look like. A connection has a protocol only if messages of both directions fit it, and
 //! almost all do; else nothing is known of its calls. Where the protocol changes (encryption after a request for it, an upgrade), what
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use parshall_evidence::timeline::{Frame, Op, Protocol, SocketCall};
 
-/// What a call is in the protocol of its connection.
+/// The part of a message that a call moves, in the protocol of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// A request or a reply, or a part of one: nothing more is known.
@@ -39,7 +39,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Where nothing is known of the calls.
+    /// The result for calls of which nothing is known.
     pub fn of_data(calls: usize) -> Messages {
         Messages { protocol: None, parts: vec![Part::Data; calls], surplus: vec![false; calls] }
     }
@@ -47,7 +47,7 @@ impl Messages {
 
 /// Of twenty calls that look like a message, as many may look like one of another protocol.
 const OTHERS_OF_20: usize = 1;
-/// Where those of TLS do: a record is read in two calls, and what is encrypted in the second may look like anything.
+/// As many may look like TLS: a record is read in two calls, and what is encrypted in the second may look like anything.
 const OTHERS_OF_20_TLS: usize = 10;
 /// Informational responses have little more than a line.
 const INFORMATIONAL_MAX: u32 = 64;
@@ -74,7 +74,7 @@ const MQTT_ANSWERS: [u8; 6] = [2, 4, 5, 7, 9, 11];
 /// The longest header of a message that is read byte by byte.
 const MQTT_HEADER_MAX: u32 = 4;
 
-/// What the calls on a connection are. `asks` is the operation by which requests move: to receive for the one who serves. Of a message
+/// Classifies the calls on a connection. `asks` is the operation by which requests move: to receive for the one who serves. Of a message
 /// that a slice cut, the rest is not known.
 pub fn messages(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
     let mut all = Messages { protocol: None, parts: Vec::new(), surplus: Vec::new() };
@@ -83,7 +83,7 @@ pub fn messages(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messag
         let one = of_one_protocol(&calls[begin..end], asks, slices);
         all.parts.extend(one.parts);
         all.surplus.extend(one.surplus);
-        // What came before encryption or an upgrade is the smaller part.
+        // The part before encryption or an upgrade is the smaller one.
         if end > begin {
             all.protocol = one.protocol;
         }
@@ -92,7 +92,7 @@ pub fn messages(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messag
     all
 }
 
-/// Where the protocol changes: behind a response that says so, and before a client begins with TLS.
+/// The indexes of the calls with which the protocol changes: behind a response that says so, and before a client begins with TLS.
 fn changes(calls: &[SocketCall], asks: Op) -> Vec<usize> {
     let mut changes = Vec::new();
     for (n, call) in calls.iter().enumerate() {
@@ -180,7 +180,7 @@ struct Reader {
     handshake: Handshake,
 }
 
-/// What was seen of the handshake of TLS.
+/// The steps of a TLS handshake that were seen.
 #[derive(Default)]
 struct Handshake {
     /// The client has begun it.
@@ -191,7 +191,7 @@ struct Handshake {
 }
 
 impl Reader {
-    /// What the `n`-th call is, and whether more messages may follow within it.
+    /// The part of a message that the `n`-th call moves, and whether more messages may follow within it.
     fn part(&mut self, protocol: Protocol, calls: &[SocketCall], n: usize) -> (Part, bool) {
         let call = &calls[n];
         if call.op == Op::Accept {
@@ -218,12 +218,12 @@ impl Reader {
     fn goes_on(&mut self, direction: usize, bytes: u32) -> (Part, bool) {
         let Some((rest, part)) = self.rest[direction] else { return (Part::Data, true) };
         self.rest[direction] = rest.checked_sub(bytes).filter(|rest| *rest > 0).map(|rest| (rest, part));
-        // What follows what was neither may be a request.
+        // Bytes behind the end of a message that was neither may be a request.
         let surplus = bytes > rest;
         (if surplus && part == Part::Control { Part::Data } else { part }, surplus)
     }
 
-    /// What begins with this frame.
+    /// The part of a message that begins with this frame.
     fn begun(&mut self, frame: &Frame, calls: &[SocketCall], n: usize) -> Part {
         let call = &calls[n];
         let asks = call.op == self.asks;
@@ -260,7 +260,7 @@ impl Reader {
                 }
             }
             Protocol::Redis => control(frame.kind == b'>'),
-            // What is owed no answer is none, a message of lower quality included, and so is what a client answers.
+            // A message that is owed no answer is no request, one of lower quality included, and neither is a client's answer.
             Protocol::Mqtt => match (frame.kind, asks) {
                 (MQTT_PUBLISH, true) => control(frame.flags & MQTT_QUALITY == 0),
                 (kind, true) => control(!MQTT_ASKS.contains(&kind)),

@@ -1,4 +1,4 @@
-//! Where the time of a service's requests went: each request is followed backwards from its reply, through whoever ended each
+//! The account of the time of a service's requests: each request is followed backwards from its reply, through whoever ended each
 //! wait, to its arrival.
 //!
 //! The evidence is a [`parshall_evidence::Timeline`]. `requests` cuts requests out of it, `walk` finds the critical path of one (for

@@ -1,5 +1,5 @@
 //! Messages that are owed no answer, and that their server passes on: a broker has served one when it begins to send it to a subscriber, so
-//! its time goes from its arrival to that. What nobody has subscribed to ends with nothing, and is left out.
+//! its time goes from its arrival to that. Messages that nobody has subscribed to are left out.
 use std::collections::{BTreeMap, HashMap};
 
 use parshall_evidence::FlowId;

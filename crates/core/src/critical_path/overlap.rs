@@ -1,17 +1,17 @@
 //! Whether a connection carries one request at a time, judged by when its calls were, where nothing is known of the messages.
 //!
-//! What is near to the call before in the same direction belongs to it: requests are read and replies are sent in pieces. Of what is
-//! apart, a protocol with one request at a time shows in turns some of one direction and some of the other, as many as there are
+//! A call that is near to the call before in the same direction belongs to it: requests are read and replies are sent in pieces. Of calls
+//! that are apart, a protocol with one request at a time shows in turns some of one direction and some of the other, as many as there are
 //! pieces: the two numbers have nothing to do with each other. Where several requests are under way, every reply belongs to a request,
 //! so the numbers differ from turn to turn and are the same in sum.
 //!
-//! A server may also send by itself (pushes, subscriptions). What a client sends meanwhile is no request then, if what the server sends
-//! next comes when it would have come anyway.
+//! A server may also send by itself (pushes, subscriptions). Data that a client sends meanwhile is no request then, if the server's next
+//! data comes when it would have come anyway.
 use std::collections::BTreeSet;
 
 use super::messages::Part;
 
-/// What comes this long after the call before in its direction is apart from it.
+/// A call this long after the call before in its direction is apart from it.
 const APART_NS: u64 = 100_000;
 /// Turns of either direction that tell something.
 const TURNS_MIN: usize = 4;
@@ -174,7 +174,7 @@ pub fn is_acknowledgement(apart: &[Move], one: &Move) -> bool {
 const LATE_NS: u64 = 10_000_000;
 /// Fewer replies in two parts may be so by chance.
 const LATE_MIN: usize = 5;
-/// What follows at once does so within this part of the wait for the last part.
+/// The wait for the last part divided by this: a request that follows at once comes within that time.
 const AT_ONCE: u64 = 10;
 
 /// The last moves of the replies, where a reply only says at first that its request has come, and its client waits for the rest: nearly

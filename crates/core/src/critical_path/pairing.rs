@@ -160,8 +160,8 @@ pub fn in_order(seen: &Seen<'_>) -> Option<Vec<Request>> {
 /// The requests of a connection on which several are under way and no reply is known to be whose: each ends with the oldest one's.
 /// The sum of their times and their number are true, the single times are not.
 ///
-/// What a client sends and needs no reply for (settings, acknowledgements) would be the oldest request ever after. It shows by the number
-/// of open requests, which never falls below what it was then.
+/// Data that a client sends and needs no reply for (settings, acknowledgements) would be the oldest request ever after. It shows by the
+/// number of open requests, which never falls below what it was then.
 pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
     let unanswered = unanswered(apart);
     let last_reply = apart.iter().rposition(|one| !one.asks).unwrap_or(0);
@@ -177,7 +177,7 @@ pub fn overlapping(seen: &Seen<'_>, apart: &[Move]) -> Vec<Request> {
             requests.push(seen.view.ended(request, call));
         }
     }
-    // What is sent before a connection closes needs no reply either.
+    // Data that is sent before a connection closes needs no reply either.
     if !seen.closes {
         let end = seen.slice.end;
         requests.extend(open.into_iter().map(|request| Request { end_ns: end.max(request.read_ns), ..request }));
@@ -340,7 +340,7 @@ mod tests {
             kafka(S, 20, 1),
             kafka(R, 30, 3),
             kafka(S, 90, 2),
-            // What needs no reply is passed over.
+            // Requests that need no reply are passed over.
             kafka(R, 100, 4),
             kafka(R, 110, 5),
             kafka(S, 120, 3),
@@ -382,7 +382,7 @@ mod tests {
         assert!(requests.iter().all(|r| r.cut && r.overlaps && r.reply_tid.is_some()));
         let sum = |requests: &[Request]| requests.iter().map(Request::ns).sum::<u64>() / MS;
         assert_eq!(sum(&requests), 6 * (8 + 11 + 8 + 7));
-        // What the client sends first and last has no reply: neither makes the others longer.
+        // The data that the client sends first and last has no reply: neither makes the others longer.
         calls.iter_mut().for_each(|call| (call.since_ns, call.at_ns) = (call.since_ns + 50 * MS, call.at_ns + 50 * MS));
         calls.insert(0, plain(R, 40));
         calls.push(plain(R, 400));

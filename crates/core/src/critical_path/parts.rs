@@ -1,4 +1,4 @@
-//! What a connection is used for before its first request, and between two parts of one, as far as it shows in its calls.
+//! The use of a connection before its first request, and between two parts of one, as far as its calls show it.
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;

@@ -107,7 +107,7 @@ impl<'a> Paths<'a> {
                     Some(peer) if !peer.process.is_empty() => format!("{} ({} {})", s.remote, peer.process, peer.pid),
                     _ => s.remote.to_string(),
                 },
-                // Whom a datagram goes to that is sent with its address is not seen.
+                // The destination of a datagram that is sent with its address is not seen.
                 _ if s.remote.port() == 0 => String::new(),
                 _ => s.remote.to_string(),
             }),
@@ -119,7 +119,7 @@ impl<'a> Paths<'a> {
             Target::Thread(tid) => match self.index.names(tid) {
                 Some(names) if names.thread == names.process || names.thread.is_empty() => names.process.clone(),
                 Some(names) => format!("{} of {}", without_numbers(&names.thread), names.process),
-                // Whoever ran is gone by now: they are many, and none of them matters by itself.
+                // The threads that ran are gone by now: they are many, and none of them matters by itself.
                 None if step.kind == HopKind::RunQueue => "other processes".to_string(),
                 None => format!("thread {tid}"),
             },

@@ -13,7 +13,7 @@ use super::connection::Request;
 /// Kafka: the functions of requests.
 const KAFKA_PRODUCE: u8 = 0;
 const KAFKA_FETCH: u8 = 1;
-/// What came before is passed on within this time, or the request still waits for more of it.
+/// Data that came before is passed on within this time, or the request still waits for more of it.
 const PASSED_ON_NS: u64 = 50_000_000;
 
 /// Whether the request that begins with the `n`-th call asks for what is yet to come. Its length may be read first.
@@ -133,7 +133,7 @@ mod tests {
             frame(&mut script, Protocol::Kafka, 2, 1, 0, 58);
             script
         };
-        // What its connection's replies do not number is none.
+        // A request whose number no reply of its connection has produces nothing.
         let mut stray = produced(100 * MS);
         stray.timeline.calls.get_mut(&2).unwrap()[0].frame.as_mut().unwrap().stream = 7;
         assert_eq!(spent(&stray, HopKind::Timer), 0);

@@ -23,17 +23,17 @@ fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     })
 }
 
-/// What arrived at a served socket.
+/// The requests and other data that arrived at a served socket.
 #[derive(Debug, Clone, Default)]
 pub struct Arrived {
     /// The requests, in order of their arrival.
     pub requests: Vec<Request>,
-    /// What was received until something was sent, whatever it was: messages that are no requests too, such as those of a handshake, are
-    /// waited for. None where all of it are requests.
+    /// All data that was received until something was sent: messages that are no requests, such as those of a handshake, are waited for,
+    /// too. None where all of it is requests.
     pub exchanges: Option<Vec<Request>>,
 }
 
-/// What arrived at a served socket. `slices` are in order and disjoint.
+/// Finds the requests and exchanges that arrived at a served socket. `slices` are in order and disjoint.
 pub fn arrived(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64, u64)]) -> Arrived {
     if socket.udp {
         let mut requests = Vec::new();
@@ -70,7 +70,7 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
     in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
 }
 
-/// What is found in each slice of a connection.
+/// Collects the requests of each slice of a connection.
 fn in_slices(
     id: FlowId,
     view: View,
@@ -163,7 +163,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
         let is_first = last_since.is_none();
         if call.op == Op::Receive {
             last_since = Some(call.since_ns);
-            // What had come with the last request and was read after its reply is the rest of that one, unless it is answered, too.
+            // Data that had come with the last request and was read after its reply is the rest of that one, unless it is answered, too.
             open = open.filter(|request| answered_since != Some(request.arrived_ns) || answered_since == last_since);
         }
         match call.op {
@@ -183,7 +183,7 @@ fn stream(seen: &Seen<'_>) -> Vec<Request> {
                 request.cut = seen.slice.cuts(n, request.arrived_ns) || call.since_ns < begin && begin < cut_until;
                 request.polls = polls::asks(seen.calls, n);
                 if let Some((established_ns, at_ns, tid)) = accepted.take() {
-                    // What arrives with the end of the handshake waits for accept() too.
+                    // A request that arrives with the end of the handshake waits for accept() too.
                     request.arrived_ns = request.arrived_ns.max(established_ns.max(begin));
                     request.accepted = (at_ns > request.arrived_ns).then_some((at_ns, tid));
                 }
@@ -312,7 +312,7 @@ fn by_thread(id: FlowId, calls: &[SocketCall], slice: Slice) -> Option<Vec<Reque
     if requests.len() < BY_THREAD_MIN || unanswered * UNANSWERED_IN < received {
         return None;
     }
-    // What a thread has in its hands at the end may be a request if it is as long as one.
+    // A message that a thread has in its hands at the end may be a request if it is as long as one.
     let open = read.into_values().filter(|asked| asked.bytes >= least);
     requests.extend(open.map(|asked| Request { end_ns: slice.end.max(asked.at_ns), ..begun(id, asked, slice.begin) }));
     requests.sort_by_key(|request| request.arrived_ns);

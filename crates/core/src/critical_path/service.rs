@@ -25,7 +25,7 @@ const LONG_TIMES: u64 = 2;
 /// A client that gave up sooner may not have waited.
 const GIVEN_UP_NS: u64 = 100_000_000;
 
-/// What makes sockets belong to one service.
+/// The identity of a service: sockets with the same values belong to one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     /// Those that the user asked about come first.
@@ -191,7 +191,7 @@ fn is_abandoned(index: &Index<'_>, request: &Request) -> bool {
 }
 
 /// Requests to a service that their clients, which were observed, waited for and gave up before anybody had read them: no end that
-/// serves shows them. What still waits when the window ends is found in the state of the sockets.
+/// serves shows them. Requests that still wait when the window ends are found in the state of the sockets.
 fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
     let timeline = index.timeline;
     let mut found = Vec::new();
@@ -242,7 +242,7 @@ fn accepts(index: &Index<'_>, port: u16) -> Vec<(u64, u32)> {
 }
 
 /// The requests whose time is followed: those that were answered, and those that the end of a slice cut after a time that few of
-/// these take. What the others were about to wait for does not show. If most of the time went to requests that were cut, all. Of those
+/// these take. The later waits of the others do not show. If most of the time went to requests that were cut, all. Of those
 /// that may have begun before their slice, what they waited for at first is not known: they are followed only where there are no others.
 ///
 /// Without the long ones, a slice that is shorter than some requests would only tell of the others.

@@ -22,7 +22,7 @@ struct Load {
 }
 
 impl Load {
-    /// What the probes see of it within slices.
+    /// The service as the probes see it within slices.
     fn seen(&self, slices: &[(u64, u64)]) -> Service {
         let mut script = Script::new();
         script.timeline.slices = slices.to_vec();

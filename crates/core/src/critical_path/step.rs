@@ -2,14 +2,14 @@
 use parshall_evidence::timeline::OffCpu;
 use parshall_evidence::{FlowId, HopKind};
 
-/// What a step of a path refers to beside its thread.
+/// The object that a step of a path refers to beside its thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Nothing.
     None,
     /// A socket: its remote address.
     Remote(FlowId),
-    /// What a descriptor of the thread's process refers to.
+    /// A descriptor of the thread's process.
     File(i32),
     /// A thread that ran instead, or that is known by its id only.
     Thread(u32),
@@ -20,11 +20,11 @@ pub enum Target {
 pub struct Step {
     /// The thread; 0 for none.
     pub tid: u32,
-    /// What it did or waited for.
+    /// The work that it did, or the kind of its wait.
     pub kind: HopKind,
     /// The system call in which it waited, -1 for none.
     pub syscall: i32,
-    /// What for.
+    /// The object that it worked on or waited for.
     pub target: Target,
     /// Index of a stack.
     pub stack: Option<u32>,

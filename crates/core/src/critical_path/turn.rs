@@ -1,7 +1,7 @@
 //! Waits in futex that were for a turn to ask a server, and not for a lock: a pool of connections, a semaphore.
 //!
-//! Who gives a connection back wakes one of those that wait for one, or all of them. All but one find nothing, wait again, and wake the next
-//! one by releasing the lock of the pool: a wake-up passes through many threads that had nothing to give.
+//! A thread that gives a connection back wakes one of those that wait for one, or all of them. All but one find nothing, wait again, and
+//! wake the next one by releasing the lock of the pool: a wake-up passes through many threads that had nothing to give.
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
 
@@ -13,7 +13,7 @@ const PASSED_ON_MAX: usize = 32;
 /// One at a time is a lock as well.
 const MOST_MIN: u32 = 2;
 
-/// Who had the turn that another request waited for.
+/// The turn that another request waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// The thread whose request was answered.
@@ -23,8 +23,9 @@ pub struct Turn {
 }
 
 impl Index<'_> {
-    /// Whose turn ended when this sleep in futex did, which `by` ended: a thread had just received the answer of a server that its process
-    /// asks for several requests at a time and never for more, and has not asked there again. None where something else ended the sleep.
+    /// The turn that ended when this sleep in futex did, which `by` ended: its thread had just received the answer of a server that its
+    /// process asks for several requests at a time and never for more, and has not asked there again. None where something else ended the
+    /// sleep.
     pub fn turn_given(&self, off: &OffCpu, by: u32) -> Option<Turn> {
         let pid = self.names(off.tid)?.pid;
         if !self.limited.iter().any(|((limited, _), most)| *limited == pid && *most >= MOST_MIN) {
@@ -52,7 +53,7 @@ impl Index<'_> {
         slept.inspect(|off| self.note(off))
     }
 
-    /// What a thread received last in a span of time, if it is from a server that its process has a limit of several requests for, and the
+    /// The last receive of a thread in a span of time, if it is from a server that its process has a limit of several requests for, and the
     /// thread has sent nothing there since.
     fn heard(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {
         let calls = self.calls_within(tid, from, to);

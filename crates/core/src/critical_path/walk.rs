@@ -16,12 +16,12 @@ use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 const DEPTH_MAX: usize = 12;
 /// Threads visited for one request at most.
 const VISITS_MAX: u32 = 4_000;
-/// Who sleeps for a shorter time may not have been woken yet.
+/// A thread that has slept for a shorter time may not have been woken yet.
 const NOTICED_NS: u64 = 1_000_000;
 /// How often one request is handed over at most.
 const NESTED_MAX: u32 = 48;
 
-/// What a thread that is walked works on.
+/// The work of a thread that is walked.
 #[derive(Debug, Clone, Copy)]
 enum Task {
     /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`, and was answered at `end_ns`.
@@ -32,7 +32,7 @@ enum Task {
     Other,
 }
 
-/// Where the walk of a thread goes on.
+/// The place where the walk of a thread goes on.
 enum Next {
     /// On the same thread, backwards from here; the thread did something for the request there.
     Turn(u64),
@@ -51,7 +51,7 @@ pub struct Walk<'a> {
     nested: u32,
     /// Sleeps on the way to where the walk is, by thread and begin.
     asleep: Vec<(u32, u64)>,
-    /// What is walked is a job, or for one.
+    /// The walked time is that of a job, or of work for one.
     job: bool,
 }
 
@@ -69,8 +69,8 @@ pub fn sent(index: &Index<'_>, request: &Request) -> Vec<Piece> {
     walk.pieces
 }
 
-/// The pieces of a request that its client gave up before anybody had read it. Who should have read it is walked, unless that one was
-/// idle, or served others meanwhile: then it is the queue that nobody empties.
+/// The pieces of a request that its client gave up before anybody had read it. The thread that should have read it is walked, unless it was
+/// idle, or served others meanwhile: then the time is in the queue that nobody empties.
 pub fn never_read(index: &Index<'_>, request: &Request, queue: HopKind) -> Vec<Piece> {
     let (from, to) = (request.arrived_ns, request.end_ns);
     let mut walk = Walk::new(index);
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
         self.steps.pop();
     }
 
-    /// What happened to a request between `lo` and `hi`.
+    /// Walks the time of a request between `lo` and `hi`.
     fn request(&mut self, request: &Request, lo: u64, hi: u64) {
         let socket = request.socket;
         let mut from = lo.max(request.arrived_ns);
@@ -206,7 +206,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a thread did between `lo` and `hi`, as far as it served `task`.
+    /// Walks the activity of a thread between `lo` and `hi`, as far as it served `task`.
     fn thread(&mut self, tid: u32, lo: u64, hi: u64, task: Task) {
         if hi <= lo {
             return;
@@ -304,7 +304,7 @@ impl<'a> Walk<'a> {
         };
         let target = match kind {
             HopKind::Connect | HopKind::Send => Target::Remote(off.target),
-            // Whatever it was about to do: who stopped it matters.
+            // Its next call does not matter: the thread that stopped it does.
             HopKind::Stopped => Target::None,
             _ if off.fd_number >= 0 => Target::File(off.fd_number),
             _ => Target::None,
@@ -313,9 +313,9 @@ impl<'a> Walk<'a> {
         Next::Before(begin)
     }
 
-    /// A sleep over many descriptors. What the thread received next says what it was for; else, who woke it.
+    /// A sleep over many descriptors. Its purpose is the data that the thread received next; if there is none, the waker shows it.
     fn event(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
-        // What is walked may end within the sleep, before the data came that it was for.
+        // The walked time may end within the sleep, before the data came that it was for.
         let received = if off.end_ns > turn {
             self.index.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)
         } else {
@@ -349,7 +349,7 @@ impl<'a> Walk<'a> {
                 self.thread(sent.tid, lo, from, task);
                 Next::Done
             }
-            // Whoever waits for this thread waits for what its peer sends, unless the thread holds something.
+            // A thread that waits for this one waits for the data of its peer, unless this one holds something.
             (Some((call, _)), Task::Other) if self.steps.last().is_some_and(|step| step.kind == HopKind::Worker) => {
                 self.reply(Step::of(off, HopKind::Reply), call.socket, begin, wake);
                 Next::Before(begin)
@@ -373,8 +373,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A sleep that ended with what a client brought which works for a broker: it has worked on what the broker sent it last. What the job
-    /// waited for before that are jobs of others.
+    /// A sleep that ended with data of a client that works for a broker: the client has worked on the job that the broker sent it last.
+    /// Waits of the job before that are jobs of others.
     fn job(&mut self, off: &OffCpu, call: &SocketCall, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
         let step = Step::of(off, HopKind::Reply).to(Target::Remote(call.socket));
         let Some(sent) = self.index.last_send(call.socket, call.since_ns) else {
@@ -456,7 +456,7 @@ impl<'a> Walk<'a> {
             (Waker::SoftIrq | Waker::HardIrq, _) => {
                 let step = self.irq_step(off);
                 if step.kind == HopKind::Network && self.has_heard(off, begin, task) {
-                    // Something small came, such as the end of a connection. What the request waited for before that came earlier.
+                    // A small message came, such as the end of a connection. The data that the request waited for came before that.
                     self.emit(step, wake - begin);
                     return Next::Before(begin);
                 }
@@ -480,7 +480,7 @@ impl<'a> Walk<'a> {
             && received.and_then(|call| self.index.socket(call.socket)).is_some_and(|socket| !socket.serves)
     }
 
-    /// What a sleep over descriptors was for that an interrupt ended: the timeouts of epoll, poll and select are high-resolution
+    /// The purpose of a sleep over descriptors that an interrupt ended: the timeouts of epoll, poll and select are high-resolution
     /// timers, which run in the hardware interrupt, and packets come in the softirq.
     fn irq_step(&self, off: &OffCpu) -> Step {
         if off.waker == Waker::HardIrq {
@@ -514,8 +514,8 @@ impl<'a> Walk<'a> {
         self.index.names(one).map(|n| n.pid) == self.index.names(other).map(|n| n.pid)
     }
 
-    /// What a thread waits for whose waker says it all. Who serves requests of its own, and was not woken for this one, released
-    /// something that both want.
+    /// Classifies a wait by its waker. A thread that serves requests of its own, and was not woken for this one, released something that
+    /// both want.
     fn kind_by_waker(&self, off: &OffCpu, by: u32, lo: u64) -> HopKind {
         let given = self.index.last_wake(by, off.wake_ns).is_some_and(|(at, giver)| giver == off.tid && at >= lo);
         let same = self.is_same_process(off.tid, by);
@@ -608,7 +608,7 @@ impl<'a> Walk<'a> {
                 None => return self.timed(off, span, lo, task),
             },
         };
-        // Who was woken by this very thread before worked for it, and so does who never serves a request of its own.
+        // A thread that this very thread had woken before worked for it, and so does one that never serves a request of its own.
         let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
         let is_runtime = given.is_none() && self.is_parked(off, task);
         if is_runtime || self.is_handover(off, by, lo, task) {
@@ -626,7 +626,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the thread slept for want of work, in a runtime that moves requests between its threads: it did not read the request, and
-    /// nobody else ever sleeps for this futex. Whoever woke it had something of the request for it.
+    /// nobody else ever sleeps for this futex. Its waker had something of the request for it.
     fn is_parked(&self, off: &OffCpu, task: Task) -> bool {
         let reads = matches!(task, Task::Request { reader, .. } if reader != off.tid);
         reads && self.index.is_shared(off) == Some(false)

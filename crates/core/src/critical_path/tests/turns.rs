@@ -267,7 +267,8 @@ enum Gives {
     Late,
 }
 
-/// 101 to 104 have a client each, and `most` connections to 9000 between them, which answers after 100 ms. Who has none sleeps in futex.
+/// 101 to 104 have a client each, and `most` connections to 9000 between them, which answers after 100 ms. A thread without one sleeps in
+/// futex.
 fn pool(most: u64, gives: Gives) -> Script {
     let mut script = (0..most).fold(Script::new(), |script, n| script.socket(11 + n, client_socket(9000), 101));
     script.timeline.slices = vec![(0, 2000 * MS)];
