@@ -25,11 +25,11 @@ const SOFTWARE: [(&str, u64); 11] = [
 pub struct Source {
     /// Its name, as it was given.
     pub name: String,
-    /// How it is had.
+    /// The kind of event, with what the kernel needs to open it.
     pub(super) kind: Kind,
 }
 
-/// How an event is had.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A tracepoint, by its id, and the field of its record that says most.
@@ -39,7 +39,7 @@ pub(super) enum Kind {
 }
 
 impl Source {
-    /// What a value of this event is called; a number where the kernel has no name for it. Empty for an event without values.
+    /// The name of a value of this event; a number where the kernel has no name for it. Empty for an event without values.
     pub fn value_name(&self, value: u64) -> String {
         let Kind::Tracepoint(_, Some(named)) = &self.kind else { return String::new() };
         let unused = 64 - 8 * named.field.size.min(8);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
 /*
- * What the first bytes of a call say of the message that begins there: its protocol, type, length and number. Pure: the programs
+ * Reads the protocol, type, length and number of a message from the first bytes of the call with which it begins. Pure: the programs
  * run it in the kernel, so that the bytes themselves stay there, and tests and the fuzz target run it in user space (native.c).
  *
  * A single message proves little. Whether a connection has a protocol is decided in user space, by the messages of both directions.
@@ -43,7 +43,7 @@ enum { HTTP1_REQUEST = 1, HTTP1_RESPONSE, HTTP1_INFORMATIONAL, HTTP1_SWITCHING }
 
 /* TLS has records of at most 2^14 bytes and 2 KiB of overhead. */
 #define TLS_RECORD_MAX 18432
-/* What a peer may send unless the other one allows more, as some do for data. */
+/* The largest frame that a peer may send unless the other one allows more, as some do for data. */
 #define HTTP2_FRAME_MAX 16384
 #define HTTP2_DATA_MAX (1 << 20)
 /* Longer messages of the databases exist. Their begin is then not known. */
@@ -208,7 +208,7 @@ static __always_inline bool frame_mysql(struct frame_bytes *in, struct frame *ou
 {
 	u32 length = (u32)in->b[2] << 16 | (u32)in->b[1] << 8 | in->b[0];
 
-	/* What is sent is a whole packet, or the first of several, which is the first of a reply. */
+	/* The call sends a whole packet, or the first of several, which is the first of a reply. */
 	if (in->n < 5 || !length || !(in->total == length + 4 || (in->total > length + 4 && in->b[3] == 1)))
 		return false;
 	out->protocol = FRAME_MYSQL;

@@ -36,12 +36,12 @@ unsafe extern "C" {
 
 type Read = unsafe extern "C" fn(*mut FrameBytes, *mut FrameWire) -> libc::c_int;
 
-/// What the programs report of a call on a connection that moved `total` bytes, of which `bytes` are the first.
+/// The programs' report of a call on a connection that moved `total` bytes, of which `bytes` are the first.
 pub fn read(bytes: &[u8], total: u32) -> FrameWire {
     run(parshall_read_frame, bytes, total)
 }
 
-/// What the programs report of a datagram of `total` bytes, of which `bytes` are the first.
+/// The programs' report of a datagram of `total` bytes, of which `bytes` are the first.
 pub fn read_datagram(bytes: &[u8], total: u32) -> FrameWire {
     run(parshall_read_datagram, bytes, total)
 }

@@ -82,7 +82,7 @@ static __always_inline bool see_by_byte(struct flow *st, u8 first, u32 bytes, st
 	if (bytes == 1 && known < HEADER_MAX) {
 		st->head = known ? st->head | (u32)first << 8 * known : first;
 		known++;
-		/* What is complete without more, such as a ping, is seen at once. */
+		/* A message that is complete without more bytes, such as a ping, is seen at once. */
 		in.total = known;
 	} else {
 		in.total = bytes + known;
