@@ -21,6 +21,7 @@ mod evidence_type;
 pub mod facts;
 mod felt;
 mod gain;
+mod handshakes;
 mod health;
 mod known_names;
 pub mod ledger;

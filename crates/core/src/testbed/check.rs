@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::model::{End, Link, Route, Testbed};
-use super::read::{LinkPlaces, Problem, fail};
+use super::problem::{LinkPlaces, Problem, fail};
 use crate::text::quote;
 use crate::values::ValueError;
 

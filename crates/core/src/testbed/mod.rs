@@ -4,6 +4,7 @@
 mod check;
 mod impairment;
 mod model;
+mod problem;
 mod read;
 mod shell;
 
@@ -11,7 +12,8 @@ pub use ipnet::IpNet;
 
 pub use impairment::{Counts, Direction, Fate, Impairment, MILLION, Means, direction_seed, is_lost, threshold};
 pub use model::{End, Link, Namespace, Offloads, Route, Shaper, Testbed};
-pub use read::{Problem, RawTestbed, TestbedError};
+pub use problem::Problem;
+pub use read::{RawTestbed, TestbedError};
 pub use shell::shell;
 
 #[cfg(test)]

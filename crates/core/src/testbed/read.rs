@@ -11,6 +11,7 @@ use toml::Spanned;
 use super::check;
 use super::impairment::{Impairment, MILLION};
 use super::model::{End, Link, Namespace, Offloads, Route, Shaper, Testbed};
+use super::problem::{EndPlaces, LinkPlaces, Problem, fail};
 use crate::networks::{networks, with_prefix};
 use crate::text::{position, printable, quote, unknown_key_hint};
 use crate::values::{ValueError, bandwidth, duration_within, size_within};
@@ -41,19 +42,6 @@ pub struct TestbedError {
     pub what: String,
     /// The correct form.
     pub hint: String,
-}
-
-/// An error at a byte of the text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The offset of the byte.
-    pub at: usize,
-    /// The error, and the correct form.
-    pub error: ValueError,
-}
-
-pub(super) fn fail<T>(at: usize, what: impl Into<String>, hint: impl Into<String>) -> Result<T, Problem> {
-    Err(Problem { at, error: ValueError::new(what, hint) })
 }
 
 /// A value that could not be read.
@@ -237,21 +225,6 @@ impl RawNamespace {
         }
         Ok(Namespace { name, congestion_control, sysctls, routes: Vec::new() })
     }
-}
-
-/// Positions of the parts of a link in the file, for errors.
-pub(super) struct LinkPlaces {
-    pub ends: [EndPlaces; 2],
-    pub mtu: usize,
-    pub impairments: [usize; 2],
-}
-
-/// Positions of the parts of an end in the file.
-pub(super) struct EndPlaces {
-    pub namespace: usize,
-    pub device: usize,
-    pub addresses: Vec<usize>,
-    pub shaper: usize,
 }
 
 impl RawLink {

@@ -6,9 +6,9 @@ use parshall_evidence::Evidence;
 
 use super::base::{Cause, Outcome, denied};
 use super::user_cpu_bound;
-use crate::judge::denial::{Denial, amount, count, share};
+use crate::judge::denial::{Denial, share};
 use crate::judge::facts::Facts;
-use crate::judge::facts::requests::crypto::{CRYPTO_SHARE, Crypto};
+use crate::judge::handshakes;
 use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -23,31 +23,18 @@ pub const CAUSE: Cause = Cause {
     testable: record::threads,
 };
 
-const SAMPLES: &str = "of a thread's samples in a cryptographic library";
-
-/// A handshake is an exchange of its own before the request's (RFC 8446, section 2), so fewer a connection are no handshakes.
-const MIN_EXCHANGES: f64 = 1.5;
-
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
-    let Some((tid, crypto)) = at_crypto(facts) else {
-        return Outcome::Untested("no thread was seen".to_string());
+    let (tid, crypto) = match handshakes::busy_with(facts) {
+        Ok(found) => found,
+        Err(Some(denial)) => return denied(denial),
+        Err(None) => return Outcome::Untested("no thread was seen".to_string()),
     };
-    if setup.connections == 0 || crypto < CRYPTO_SHARE {
-        return denied(
-            Denial::of(count(setup.connections as u64, "connections", "opened for a few exchanges"))
-                .and(share(crypto, SAMPLES)),
-        );
-    }
-    if setup.exchanges < MIN_EXCHANGES {
-        let exchanges = amount(setup.exchanges.max(1.0), "exchanges", "per connection");
-        return denied(Denial::of(exchanges).because("and a handshake and a request are two"));
-    }
     let Some(mut candidate) =
         user_cpu_bound::candidate(facts).filter(|c| c.place.tid == Some(tid) || c.place.tid.is_none())
     else {
-        return denied(Denial::of(share(crypto, SAMPLES)).because("flows hardly wait for it"));
+        return denied(Denial::of(share(crypto, handshakes::SAMPLES)).because("flows hardly wait for it"));
     };
     let busy = facts.thread(tid).map_or(0.0, |t| t.ledger.on_cpu());
     let each = ratio(busy * crypto, setup.opened as f64);
@@ -72,20 +59,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     Outcome::Holds(Box::new(candidate))
 }
 
-/// The thread with the largest share of its samples in a cryptographic library, and that share.
-fn at_crypto(facts: &Facts<'_>) -> Option<(u32, f64)> {
-    let crypto = Crypto::new(facts.capture);
-    let threads = facts.threads.iter().map(|thread| thread.rec.tid);
-    threads.map(|tid| (tid, crypto.share(tid))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
+/// Does this capture show handshakes rather than the opening of connections alone?
+pub fn explains(facts: &Facts<'_>) -> bool {
+    matches!(test(facts), Outcome::Holds(_))
 }
 
 fn most_crypto(facts: &Facts<'_>) -> f64 {
-    at_crypto(facts).map_or(0.0, |(_, share)| share)
-}
-
-/// Does this capture show handshakes rather than other computing?
-pub fn explains(facts: &Facts<'_>) -> bool {
-    matches!(test(facts), Outcome::Holds(_))
+    handshakes::at_crypto(facts).map_or(0.0, |(_, share)| share)
 }
 
 #[cfg(test)]

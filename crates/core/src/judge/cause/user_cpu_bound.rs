@@ -8,12 +8,12 @@ use super::base::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
 };
 use super::common::{Mode, Waits, hottest, hottest_of_process};
-use super::handshake_per_request;
 use super::small_copy_buffer;
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
+use crate::judge::handshakes;
 use crate::judge::ledger::thread::State;
 use crate::judge::record;
 use crate::judge::runtime::{self, Runtime};
@@ -38,11 +38,13 @@ const MIN_BUSY: f64 = 0.85;
 const MIN_USER: f64 = 0.60;
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    if handshake_per_request::explains(facts) {
+    let held = outcome(facts);
+    let is_handshakes = |tid: u32| matches!(&held, Outcome::Holds(own) if own.place.tid.is_none_or(|own| own == tid));
+    if handshakes::busy_with(facts).is_ok_and(|(tid, _)| is_handshakes(tid)) {
         let busy = facts.threads.iter().map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns)).fold(0.0, f64::max);
         return denied(Denial::of(share(busy, BUSIEST)).because("for TLS handshakes").seen());
     }
-    outcome(facts)
+    held
 }
 
 /// The cause as it is without regard to what the thread computes.
