@@ -7,8 +7,9 @@
 use parshall_evidence::{FlowState, Release};
 
 use super::doing::{Doing, wait_of};
-use super::{Facts, FlowFact, Shape};
-pub use crate::judge::evidence_type::Blame;
+use super::flow::{FlowFact, Shape};
+use super::part::{Blame, Part};
+use super::prepared::Facts;
 use crate::judge::ledger::flow::{Interval, State};
 use crate::judge::ledger::flow_rules::DELACK_NS;
 use crate::stats::ratio;
@@ -18,35 +19,6 @@ use crate::wait::Wait;
 pub const THINK_MIN_NS: f64 = 2e6;
 /// A message that is held for less is held for a round trip of this host to itself.
 const HOLD_MIN_NS: f64 = 100_000.0;
-
-/// A piece of lost time.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Part {
-    /// Index into [`Facts::flows`].
-    pub flow: usize,
-    /// The party or the mechanism that it belongs to.
-    pub blame: Blame,
-    /// The state of the ledger it comes from.
-    pub state: State,
-    /// Lost time, scaled to the wall time of the flow.
-    pub ns: f64,
-    /// How many intervals (observed, not scaled).
-    pub count: u64,
-    /// Length of one interval on the clock, the mean when it stands for many.
-    pub each_ns: f64,
-    /// The event that ended it.
-    pub release: Release,
-    /// The responsible thread, 0 when unknown.
-    pub tid: u32,
-    /// Begin and length on the clock, when known.
-    pub span: Option<(u64, u64)>,
-    /// Index of the flow's stall in the capture.
-    pub stall: Option<usize>,
-    /// Index of the longest time off the CPU of the responsible thread within it.
-    pub off: Option<usize>,
-    /// It is time with nothing to send of a flow that should have been sending.
-    pub supply: bool,
-}
 
 /// The time that is lost before both ends of a connection are compared, and the time that was excused.
 #[derive(Debug, Default)]

@@ -1,9 +1,8 @@
 //! The state of a thread during a span of time: on the CPU, runnable, throttled, or asleep, and on what.
-use parshall_evidence::{OffCpu, ThreadStall};
-
-use super::{Facts, ThreadFact};
+use super::prepared::Facts;
+use super::thread::ThreadFact;
 use crate::judge::ledger::thread::State;
-use crate::stats::{Largest, Spans, overlap, ratio};
+use crate::stats::ratio;
 use crate::wait::Wait;
 
 /// Threads of one process that are examined when nothing shows which one was responsible.
@@ -75,52 +74,6 @@ fn busiest(facts: &Facts<'_>, pid: u32) -> Doing {
 /// The kind of wait of one of the capture's sleeps, by its index.
 pub fn wait_of(facts: &Facts<'_>, index: usize) -> Wait {
     facts.capture.thread_stalls.get(index).map_or(Wait::Other, |s| Wait::of(&s.syscall_name, s.fd, s.syscall))
-}
-
-/// The long times off the CPU of one thread.
-#[derive(Debug, Default)]
-pub struct Off {
-    /// Indices into the capture, in order of time.
-    stalls: Vec<usize>,
-    /// When each begins and ends.
-    spans: Vec<(u64, u64)>,
-    /// Runnable, throttled, blocked.
-    by_why: [Spans; 3],
-    /// Lengths of those in which it was blocked; 0 of the others.
-    blocked: Largest,
-}
-
-impl Off {
-    /// `stalls` are the thread's, in order of time, with their indices.
-    pub fn new(indices: Vec<usize>, stalls: &[&ThreadStall]) -> Off {
-        let spans: Vec<(u64, u64)> = stalls.iter().map(|s| (s.begin_ns, s.begin_ns.saturating_add(s.ns))).collect();
-        let of = |why: OffCpu| {
-            let own = stalls.iter().zip(&spans).filter(|(stall, _)| stall.why == why);
-            Spans::union(own.map(|(_, span)| *span).collect())
-        };
-        let blocked = stalls.iter().map(|stall| if stall.why == OffCpu::Blocked { stall.ns } else { 0 });
-        let by_why = [of(OffCpu::Runnable), of(OffCpu::Throttled), of(OffCpu::Blocked)];
-        Off { by_why, blocked: Largest::of(blocked.collect()), spans, stalls: indices }
-    }
-
-    /// The time in which it was blocked for longest within a span: how long in there, and its index in the capture.
-    fn longest_within(&self, span: (u64, u64)) -> Option<(u64, usize)> {
-        // A thread is off the CPU once at a time, so its stalls are disjoint and their ends are in order too: only the first and the
-        // last reach out of the span.
-        let from = self.spans.partition_point(|s| s.1 <= span.0);
-        let to = self.spans.partition_point(|s| s.0 < span.1).max(from);
-        let inner = self.blocked.within((from + 1).min(to)..to.saturating_sub(1).max(from));
-        let mut longest = None;
-        for at in
-            [(from < to).then_some(from), inner, to.checked_sub(1).filter(|last| *last > from)].into_iter().flatten()
-        {
-            let ns = if self.blocked.is_zero(at) { 0 } else { overlap(self.spans[at], span) };
-            if ns > 0 && longest.is_none_or(|(most, _)| ns > most) {
-                longest = Some((ns, self.stalls[at]));
-            }
-        }
-        longest
-    }
 }
 
 fn during(facts: &Facts<'_>, thread: &ThreadFact<'_>, span: (u64, u64), depth: u32) -> Doing {

@@ -1,7 +1,8 @@
 //! A selection of lost time, summed up.
 use parshall_evidence::Release;
 
-use super::{Facts, Part};
+use super::part::{Blame, Part};
+use super::prepared::Facts;
 use crate::stats::{ratio, weighted_quantile};
 
 /// Lost time of some parts, with what a finding says of it.
@@ -84,6 +85,18 @@ impl Lost {
     }
 }
 
+impl Facts<'_> {
+    /// The lost time of the parts that `take` chooses.
+    pub fn lost(&self, take: impl Fn(&Part) -> bool) -> Lost {
+        Lost::of(self, take)
+    }
+
+    /// The lost time with one of these blames.
+    pub fn blamed(&self, blames: &[Blame]) -> Lost {
+        self.lost(|p| blames.contains(&p.blame))
+    }
+}
+
 /// Its begin or its end is that of a slice, not its own.
 fn was_cut(facts: &Facts<'_>, part: &Part) -> bool {
     // Slices come one after the other; there may be many, and this is asked of every part by every cause.
@@ -96,7 +109,6 @@ mod tests {
     use parshall_evidence::{FlowState, Release, Role};
 
     use super::*;
-    use crate::judge::facts::Blame;
     use crate::testkit::{FlowBuilder, MS, capture};
 
     /// Lengths, of a flow whose holds are `stalls` (begin, length, what ended it), seen in slices of 100 ms.

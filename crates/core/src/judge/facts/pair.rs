@@ -3,9 +3,11 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::FlowRecord;
 
-use super::blame::{Blame, Part, Raw};
+use super::blame::Raw;
 use super::doing::Doing;
-use super::{Facts, FlowFact};
+use super::flow::FlowFact;
+use super::part::{Blame, Part};
+use super::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::stats::{Spans, Weighted, overlap, ratio};
 use crate::wait::Wait;

@@ -2,11 +2,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use parshall_evidence::ListenerCounters;
 use parshall_evidence::socket::selection::state::CLOSE;
-use parshall_evidence::{FlowRecord, ListenerCounters};
 
-use super::whole;
-use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape};
+use super::findings::{Refusals, Setup};
+use super::whole::whole;
+use crate::judge::facts::flow::{FlowFact, Shape};
+use crate::judge::facts::part::{Blame, Part};
+use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
 use crate::stats::ratio;
@@ -23,26 +26,6 @@ const QUESTIONS_PER_REQUEST_MIN: f64 = 0.5;
 pub const OF_LIFE_MIN: f64 = 0.2;
 /// A connection that lives longer is not one of a request.
 const LIFE_MAX_NS: f64 = 2e9;
-
-/// Connection requests that were dropped by listeners of the subject.
-#[derive(Debug, Default)]
-pub struct Refusals {
-    /// Listeners that dropped some, by namespace and port.
-    overflowed: BTreeSet<(u64, u16)>,
-    /// Where listeners dropped for lack of room, the port tells the clients' flows apart, whatever their namespace.
-    ports: BTreeSet<u16>,
-}
-
-impl Refusals {
-    /// The listener at the serving end of this flow dropped connection requests.
-    pub fn overflows(&self, flow: &FlowRecord) -> bool {
-        if serves(flow) {
-            self.overflowed.contains(&(flow.netns, flow.local.port()))
-        } else {
-            self.ports.contains(&flow.remote.port())
-        }
-    }
-}
 
 /// Listeners whose queue overflowed: drops at the socket while the namespace counts overflows. A listener also drops SYN-ACKs that
 /// were never answered, which is a matter of the path.
@@ -62,23 +45,6 @@ pub fn refusals(facts: &Facts<'_>) -> Refusals {
         overflowed: found.iter().map(|l| (l.netns, l.local.port())).collect(),
         ports: found.iter().map(|l| l.local.port()).collect(),
     }
-}
-
-/// Connections of few exchanges.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub struct Setup {
-    /// How many there were, among the flows of the capture.
-    pub connections: usize,
-    /// How many were opened in the window, those included that no record was kept of.
-    pub opened: u64,
-    /// Exchanges on each of them, on average over those that were seen whole.
-    pub exchanges: f64,
-    /// Mean life in nanoseconds.
-    pub life_ns: f64,
-    /// Of it, time until the first request could be sent, and time of exchanges before the last one.
-    pub setup_ns: f64,
-    /// The server to which most of them go.
-    pub service: Option<SocketAddr>,
 }
 
 /// Adds what connections of few exchanges spend on being opened.

@@ -5,28 +5,19 @@
 //! the one it has. `window` is about buffers and windows, `path` about what lies between the hosts, `connect` about opening
 //! connections, `round_trips` about waiting for one answer after the other.
 mod connect;
+pub(super) mod findings;
 mod path;
 mod round_trips;
+mod whole;
 mod window;
 
-use super::{Blame, Facts, Part};
-use crate::judge::ledger::flow::State;
+use super::part::{Blame, Part};
+use super::prepared::Facts;
 
-pub use connect::{OF_LIFE_MIN, Refusals, SYN_TIMEOUT_NS, Setup, overflowed};
+pub use connect::{OF_LIFE_MIN, SYN_TIMEOUT_NS, overflowed};
+pub use findings::{Chatter, Network, Refusals, Setup};
 pub use path::shaper;
-pub use round_trips::Chatter;
 pub use window::RCVBUF_LOCK;
-
-/// Findings about the flows, besides the blame of their lost time.
-#[derive(Debug, Default)]
-pub struct Network {
-    /// Connection requests that were dropped or repeated.
-    pub refusals: Refusals,
-    /// Connections that lived for a few exchanges.
-    pub setup: Setup,
-    /// Requests that asked another service again and again.
-    pub chatter: Vec<Chatter>,
-}
 
 /// Gives the lost time that the network caused its exact blame, and adds what only counters and settings show to be lost.
 pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
@@ -49,22 +40,4 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
     let chatter = round_trips::add(facts, &mut parts);
     window::add_own(facts, &mut parts);
     (parts, Network { refusals, setup, chatter })
-}
-
-/// A piece of lost time that stands for all intervals of a flow in one state.
-fn whole(flow: usize, blame: Blame, state: State, ns: f64, count: u64) -> Part {
-    Part {
-        flow,
-        blame,
-        state,
-        ns,
-        count: count.max(1),
-        each_ns: crate::stats::ratio(ns, count.max(1) as f64),
-        release: parshall_evidence::Release::RxAck,
-        tid: 0,
-        span: None,
-        stall: None,
-        off: None,
-        supply: state == State::NothingToSend,
-    }
 }

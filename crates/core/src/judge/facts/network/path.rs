@@ -5,8 +5,11 @@ use std::net::IpAddr;
 use parshall_evidence::DeviceQueue;
 use parshall_evidence::socket::selection::state::SYN_SENT;
 
-use super::{Refusals, whole};
-use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use super::findings::Refusals;
+use super::whole::whole;
+use crate::judge::facts::flow::{FlowFact, Shape, rtt_ns};
+use crate::judge::facts::part::{Blame, Part};
+use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::same_address;
 

@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{FlowRecord, Service};
 
-use super::whole;
-use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use super::findings::Chatter;
+use super::whole::whole;
+use crate::judge::facts::flow::{FlowFact, Shape, rtt_ns};
+use crate::judge::facts::part::{Blame, Part};
+use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
@@ -32,21 +35,6 @@ const OF_REQUEST_MIN: f64 = 0.3;
 
 /// The states of a flow from a question to the reading of its answer.
 const WAITS: [State; 3] = [State::InFlight, State::PeerThinking, State::ReaderWaiting];
-
-/// A process that asks a service many times in each of its own requests.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chatter {
-    /// The process.
-    pub pid: u32,
-    /// The server that it asks.
-    pub asked: SocketAddr,
-    /// Questions per request.
-    pub per_request: f64,
-    /// Time of one question in nanoseconds, mean.
-    pub each_ns: f64,
-    /// Share of the requests' time.
-    pub share: f64,
-}
 
 /// Adds the time that goes into round trips, and returns who asks how often.
 pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {

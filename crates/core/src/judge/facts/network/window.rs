@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 use parshall_evidence::timeline::{Op, SocketCall};
 use parshall_evidence::{FlowRecord, SocketFigures};
 
-use super::{path, whole};
-use crate::judge::facts::{Blame, Facts, FlowFact, Part, Shape, rtt_ns};
+use super::path;
+use super::whole::whole;
+use crate::judge::facts::flow::{FlowFact, Shape, rtt_ns};
+use crate::judge::facts::part::{Blame, Part};
+use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::stats::ratio;
 

@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{Capture, HopKind, MemoryGroup, PathPart, Service};
 
-use super::blame::{Blame, Part};
-use super::{FlowFact, Shape};
+use super::flow::{FlowFact, Shape};
+use super::part::{Blame, Part};
 use crate::stats::ratio;
 
 pub use code::Code;

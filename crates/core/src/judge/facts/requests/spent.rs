@@ -12,7 +12,7 @@ use super::queue::{
 };
 use super::{Code, PartFact, ServiceFact};
 use crate::judge::evidence_type;
-use crate::judge::facts::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
+use crate::judge::facts::thread::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::judge::known_names::{COLLECTORS, INTERPRETERS, PACKETS};
 use crate::stats::ratio;
 
