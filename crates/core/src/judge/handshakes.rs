@@ -11,16 +11,16 @@ const MIN_EXCHANGES: f64 = 1.5;
 
 /// The thread that computes handshakes of connections for few exchanges each, and the share of its samples in cryptography; what
 /// speaks against it where there is none, or nothing where no thread was seen.
-pub fn busy_with(facts: &Facts<'_>) -> Result<(u32, f64), Option<Denial>> {
+pub fn busy_with(facts: &Facts<'_>) -> Result<(u32, f64), Option<Box<Denial>>> {
     let setup = &facts.network.setup;
     let (tid, crypto) = at_crypto(facts).ok_or(None)?;
     if setup.connections == 0 || crypto < CRYPTO_SHARE {
         let opened = count(setup.connections as u64, "connections", "opened for a few exchanges");
-        return Err(Some(Denial::of(opened).and(share(crypto, SAMPLES))));
+        return Err(Some(Box::new(Denial::of(opened).and(share(crypto, SAMPLES)))));
     }
     if setup.exchanges < MIN_EXCHANGES {
         let exchanges = amount(setup.exchanges.max(1.0), "exchanges", "per connection");
-        return Err(Some(Denial::of(exchanges).because("and a handshake and a request are two")));
+        return Err(Some(Box::new(Denial::of(exchanges).because("and a handshake and a request are two"))));
     }
     Ok((tid, crypto))
 }

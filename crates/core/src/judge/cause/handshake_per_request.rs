@@ -28,7 +28,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let rate = ratio(setup.opened as f64, facts.window_s());
     let (tid, crypto) = match handshakes::busy_with(facts) {
         Ok(found) => found,
-        Err(Some(denial)) => return denied(denial),
+        Err(Some(denial)) => return denied(*denial),
         Err(None) => return Outcome::Untested("no thread was seen".to_string()),
     };
     let Some(mut candidate) =
