@@ -324,16 +324,17 @@ impl Events {
         for (id, end) in &self.closed {
             let serves = end.passive || parts.listeners.contains(&(end.netns, end.local.port()));
             let closed_ns = closed_ns(end);
-            let socket = Socket { closed_ns, ..socket_of(end, serves, end.begin > begin, false) };
+            let opened_ns = (end.begin > begin).then(|| end.begin - begin);
+            let socket = Socket { closed_ns, ..socket_of(end, serves, opened_ns, false) };
             add(*id, end, (end.begin.saturating_sub(begin), closed_ns), socket);
         }
         let length = end - begin;
         for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
-            let opened = flow.begin_ns > 0 && flow.first.state == 0;
+            let opened_ns = Some(flow.begin_ns).filter(|at| *at > 0 && flow.first.state == 0);
             let closed_ns = self.closed.get(&flow.id).and_then(closed_ns);
             let until = closed_ns.or(Some(flow.end_ns).filter(|at| *at < length));
-            let socket = Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened, false) };
+            let socket = Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened_ns, false) };
             add(flow.id, &end, (flow.begin_ns, until), socket);
         }
         for (id, socket) in &self.datagram_sockets {
@@ -341,7 +342,7 @@ impl Events {
             // Of a port that the kernel chose, the first call seen may be a reply.
             let asked = parts.asked_ports.contains(&socket.end.local.port());
             let serves = !connected && (socket.bound || socket.received_first || asked);
-            add(*id, &socket.end, (0, None), socket_of(&socket.end, serves, false, true));
+            add(*id, &socket.end, (0, None), socket_of(&socket.end, serves, None, true));
         }
         let with_other_end = |(id, (own, mut socket)): (FlowId, (Known, Socket))| {
             socket.other_end = other_end(&ends, &own, &socket).filter(|other| *other != id);
@@ -384,9 +385,10 @@ fn end_of_flow(flow: &FlowRecord) -> End {
     }
 }
 
-fn socket_of(end: &End, serves: bool, opened: bool, udp: bool) -> Socket {
+fn socket_of(end: &End, serves: bool, opened_ns: Option<u64>, udp: bool) -> Socket {
     let (local, remote, pid) = (end.local, end.remote, end.pid);
-    Socket { local, remote, pid, serves, udp, opened, closed_ns: None, other_end: None }
+    let opened = opened_ns.is_some();
+    Socket { local, remote, pid, serves, udp, opened, opened_ns, closed_ns: None, other_end: None }
 }
 
 /// Ends of connections by their own address and the other one.

@@ -137,6 +137,9 @@ pub struct Limit {
     /// It is the number of connections to that server: each is kept for one client between its requests.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_connections: bool,
+    /// The thread that asks does nothing else meanwhile, while further requests lie unread before it: it is blocked in each question.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub blocks: bool,
     /// The most requests that are under way.
     pub most: u32,
     /// Requests that wait beside those, on average over the time in which the limit was reached.

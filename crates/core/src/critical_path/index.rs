@@ -341,12 +341,23 @@ impl<'a> Index<'a> {
         }
         for (group, (all, pids)) in groups {
             let asking = pids.iter().filter_map(|pid| self.asking.get(pid)).flatten().copied();
-            let limits =
+            let mut limits =
                 limit::of_service(&all, asking, self.timeline, |r, next| self.is_passed_on(r, next), &self.requests);
+            for limit in &mut limits {
+                limit.blocks = limit.next.is_some_and(|next| self.is_blocked(limit, &all, &pids, next));
+            }
             let nexts = limits.iter().filter_map(|limit| Some((limit.next?, limit.most)));
             self.limited.extend(nexts.flat_map(|(next, most)| pids.iter().map(move |pid| ((*pid, next), most))));
             self.limits.insert(group, limits);
         }
+    }
+
+    /// See [`limit::is_blocked`].
+    fn is_blocked(&self, limit: &Limit, all: &[Request], pids: &BTreeSet<u32>, next: SocketAddr) -> bool {
+        let asking = pids.iter().filter_map(|pid| self.asking.get(pid)).flatten();
+        let there = asking.filter(|id| self.socket(**id).is_some_and(|socket| socket.remote == next));
+        let calls = there.filter_map(|id| self.timeline.calls.get(id)).map(Vec::as_slice);
+        limit::is_blocked(limit, all, calls, |tid, from, to| !self.calls_within(tid, from, to).is_empty())
     }
 
     /// Whether the thread that answered a request had just received from a server what it, or another thread, had asked since the request came.
@@ -623,25 +634,6 @@ impl<'a> Index<'a> {
             let is_long = length as f64 >= WAITS_SHARE * to.saturating_sub(from) as f64;
             off.target == socket && self.wait(off) == Wait::SocketReceive && is_long
         })
-    }
-
-    /// The served connection whose client a thread waits for in a sleep: it did nothing since it last sent something there, and what comes
-    /// next comes from there.
-    pub fn serves_in(&self, off: &OffCpu) -> Option<FlowId> {
-        let before = self.calls_within(off.tid, 0, off.begin_ns).last()?;
-        let next = self.next_call(off.tid, off.end_ns)?;
-        let serves = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| socket.serves);
-        (serves && before.op != Op::Receive && next.op == Op::Receive).then_some(next.socket)
-    }
-
-    /// The connection whose answer a thread waits for in a sleep, and for nothing else: it asked there last and hears from there next, and
-    /// the call watches what it is given. A set of epoll outlives the call, and event loops watch all they have in it.
-    pub fn asks_in(&self, off: &OffCpu) -> Option<FlowId> {
-        let before = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
-        let next = self.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)?;
-        let one = matches!(self.syscall(off), "poll" | "ppoll" | "select" | "pselect6");
-        let asks = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| !socket.serves);
-        (one && asks).then_some(next.socket)
     }
 
     /// The last receive of a thread in a span of time.

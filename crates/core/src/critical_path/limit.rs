@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::timeline::Timeline;
+use parshall_evidence::timeline::{Op, SocketCall, Timeline};
 use parshall_evidence::{FlowId, Limit};
 
 use super::requests::{self, Request};
+use crate::stats::Spans;
 
 /// A number of requests under way that is exceeded for less than this share of the time is the most: what a slice cut, and what is
 /// sent as the next one is answered, may overlap for a moment.
@@ -67,6 +68,37 @@ pub fn of_service(
     limits
 }
 
+/// Share of the time in which a limit of one is reached that its thread spends blocked.
+const BLOCKED: f64 = 0.5;
+
+/// Whether a thread that asks a server for one request at a time is blocked in each question: it does nothing else from the question to the
+/// answer, and requests that it reads later lie there unread. Who keeps to a limit reads them meanwhile, and has them wait for their turn.
+/// `all` are the requests of its service, `asking` the calls on the sockets on which it asks, and `works` tells whether a thread had other
+/// calls between two times.
+pub fn is_blocked<'c>(
+    limit: &Limit,
+    all: &[Request],
+    asking: impl Iterator<Item = &'c [SocketCall]>,
+    works: impl Fn(u32, u64, u64) -> bool,
+) -> bool {
+    let mut unread: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+    for request in all {
+        unread.entry(request.read_tid).or_default().push((request.arrived_ns, request.read_ns));
+    }
+    let unread: BTreeMap<u32, Spans> = unread.into_iter().map(|(tid, spans)| (tid, Spans::union(spans))).collect();
+    let mut blocked_ns = 0u64;
+    for calls in asking {
+        for pair in calls.windows(2) {
+            let (asked, heard) = (&pair[0], &pair[1]);
+            let is_one = (asked.op, heard.op) == (Op::Send, Op::Receive) && asked.tid == heard.tid;
+            if is_one && !works(asked.tid, asked.at_ns + 1, heard.at_ns.saturating_sub(1)) {
+                blocked_ns += unread.get(&asked.tid).map_or(0, |spans| spans.covered(asked.at_ns, heard.at_ns));
+            }
+        }
+    }
+    limit.most == 1 && blocked_ns as f64 >= BLOCKED * limit.reached_ns as f64
+}
+
 /// A pool of `kept` connections, each of which belongs to one client for a while, idle or not.
 fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, kept: i64) -> Option<Limit> {
     if kept < 1 || under_way.len() < PASSED_MIN {
@@ -82,6 +114,7 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
     (beyond_ns as f64 >= REACHED * any as f64 && beyond_ns > 0).then(|| Limit {
         next: Some(next),
         by_connections: true,
+        blocks: false,
         most: u32::try_from(kept).unwrap_or(u32::MAX),
         waiting: waiting / beyond_ns as f64,
         reached_ns: beyond_ns,
@@ -147,6 +180,7 @@ fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> 
     (is_limit && reached_ns > 0).then(|| Limit {
         next,
         by_connections: false,
+        blocks: false,
         most: u32::try_from(most).unwrap_or(u32::MAX),
         waiting: waiting / reached_ns as f64,
         reached_ns,

@@ -7,6 +7,7 @@
 //! can be found in.
 #[cfg(test)]
 mod asked;
+mod awaited;
 pub mod clients;
 mod connection;
 mod index;

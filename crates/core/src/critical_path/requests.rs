@@ -352,6 +352,15 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_gives_a_silent_client_up_answers_nothing() {
+        let of = |calls: &[SocketCall]| served(1, &served_socket(8080), calls, &[(0, 100)]).len();
+        let given_up = [call(Op::Accept, 5, 6), call(Op::Send, 70, 71)];
+        assert_eq!(of(&given_up), 0);
+        // A client that speaks then has waited for a greeting.
+        assert_eq!(of(&[&given_up[..], &[call(Op::Receive, 80, 81)]].concat()), 2);
+    }
+
+    #[test]
     fn what_came_with_a_request_and_is_read_after_its_reply_is_its_rest() {
         let rest = [call(Op::Receive, 10, 15), call(Op::Send, 30, 31), call(Op::Receive, 10, 32)];
         let times = |calls: &[SocketCall]| {

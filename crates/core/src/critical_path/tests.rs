@@ -1,4 +1,5 @@
 //! Critical paths of small timelines made by hand.
+mod sleeps;
 mod turns;
 
 use parshall_evidence::{FdKind, HopKind, PathPart, Service, Stopper};

@@ -152,7 +152,15 @@ impl<'a> Walk<'a> {
                     Task::Request { socket, reader, turn_end, end_ns: request.end_ns },
                 );
             }
-            (Some(tid), None) => self.thread(tid, read, hi, task),
+            (Some(tid), None) => match self.index.maker(tid, socket).filter(|(_, made)| read < *made && *made < hi) {
+                // The server spoke first, in a process that was made for this connection.
+                Some((_, made)) => {
+                    let turn_end = self.index.turn_end(tid, made);
+                    self.thread(tid, made, hi, Task::Request { socket, reader: tid, turn_end, end_ns: request.end_ns });
+                    self.thread(reader, read, made, task);
+                }
+                None => self.thread(tid, read, hi, task),
+            },
             (None, _) => self.unanswered(request, read, hi, task),
         }
     }
@@ -319,7 +327,7 @@ impl<'a> Walk<'a> {
         let received = if off.end_ns > turn {
             self.index.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)
         } else {
-            self.index.last_receive(off.tid, off.end_ns, turn)
+            self.index.awaited_receive(off.tid, off.end_ns, turn)
         }
         .copied();
         let socket = received.and_then(|call| Some((call, self.index.socket(call.socket)?)));
@@ -331,6 +339,11 @@ impl<'a> Walk<'a> {
             }
             (Some((call, socket)), Task::Request { .. } | Task::Other) if !socket.serves => {
                 let Some(sent) = self.index.last_send(call.socket, call.since_ns) else {
+                    if let Some(opened_ns) = socket.opened_ns.filter(|at| (lo..=wake).contains(at)) {
+                        // Its server speaks first: it was asked when the connection was opened.
+                        self.reply(Step::of(off, HopKind::Reply), call.socket, opened_ns, wake);
+                        return Next::Turn(opened_ns);
+                    }
                     // Data that nobody asked for: whatever it was, it came over this connection.
                     self.emit(Step::of(off, HopKind::Reply).to(Target::Remote(call.socket)), wake - begin);
                     return Next::Before(begin);
@@ -437,11 +450,14 @@ impl<'a> Walk<'a> {
                 Next::Before(begin)
             }
             (Waker::Thread(by), _) => self.worker(off, by, (begin, wake), lo, task),
+            (Waker::SoftIrq | Waker::HardIrq, Task::Unread { .. })
+                if wake - begin >= NOTICED_NS
+                    && let Some(socket) = self.index.asks_in(off, !self.is_before_accept()) =>
+            {
+                self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
+                Next::Before(begin)
+            }
             (Waker::SoftIrq | Waker::HardIrq, Task::Unread { .. }) if self.leaves_waiting(wake - begin) => {
-                if let Some(socket) = self.index.asks_in(off) {
-                    self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
-                    return Next::Before(begin);
-                }
                 let step = match self.index.serves_in(off) {
                     Some(socket) => Step::of(off, HopKind::Client).to(Target::Remote(socket)),
                     None => Step::of(off, HopKind::Idle),
@@ -469,7 +485,11 @@ impl<'a> Walk<'a> {
     /// Whether a thread that accepts a connection later sleeps over descriptors while that waits. It would be woken at once if it watched
     /// the listener: it serves another connection first, or a limit on its connections is reached.
     fn leaves_waiting(&self, ns: u64) -> bool {
-        ns >= NOTICED_NS && self.steps.last().is_some_and(|step| step.kind == HopKind::AcceptQueue)
+        ns >= NOTICED_NS && self.is_before_accept()
+    }
+
+    fn is_before_accept(&self) -> bool {
+        self.steps.last().is_some_and(|step| step.kind == HopKind::AcceptQueue)
     }
 
     /// Whether the thread received a reply of a server between the turn in which it read the request and this sleep.

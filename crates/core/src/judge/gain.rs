@@ -63,6 +63,7 @@ mod tests {
         capture.services[0].limits = vec![Limit {
             next: None,
             by_connections: false,
+            blocks: false,
             most: 4,
             waiting: 16.0,
             reached_ns: 9,

@@ -23,6 +23,7 @@ pub fn client_socket(port: u16) -> Socket {
         serves: false,
         udp: false,
         opened: false,
+        opened_ns: None,
         closed_ns: None,
         other_end: None,
     }

@@ -178,6 +178,9 @@ pub struct Socket {
     /// It was opened within the window.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub opened: bool,
+    /// When that was, where it is known: a client's end when it began to connect, and the other one when the handshake was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_ns: Option<u64>,
     /// When it closed, if it did within the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_ns: Option<u64>,

@@ -83,6 +83,34 @@ fn requests_that_wait_for_their_turn_on_a_connection() {
     }
 }
 
+#[test]
+fn a_thread_that_is_blocked_in_its_questions_reads_no_request_meanwhile() {
+    // Four clients; each of their requests lies there until the question of the one before it is answered.
+    let mut script = Script::new().socket(9, client_socket(9000), 101);
+    for client in 1..=4 {
+        script = script.socket(client, served_socket(7000), 101);
+    }
+    script.timeline.slices = vec![(0, 200_000_000)];
+    const MS: u64 = 1_000_000;
+    for n in 0..16u64 {
+        let (at, client) = ((10 + 10 * n) * MS, 1 + n % 4);
+        let arrived = if n < 4 { MS } else { at - 30 * MS };
+        script = script.receives(101, client, arrived, at).sends(101, 9, at + MS);
+        script = script.sleeps(101, at + 2 * MS, at + 8 * MS, EPOLL, Waker::SoftIrq);
+        script = script.receives(101, 9, at + 8 * MS, at + 8 * MS).sends(101, client, at + 9 * MS);
+    }
+    let service = only(script);
+    let limit = service.limits.iter().find(|limit| limit.next.is_some()).expect("a limit");
+    assert!(limit.most == 1 && limit.blocks, "{limit:?}");
+    let all = ways(&service);
+    let ns_of = |begin: &str| all.iter().filter(|(way, _)| way.starts_with(begin)).map(|(_, ns)| *ns).sum::<u64>();
+    // They lie there for the answer to another one.
+    assert!(ns_of("101:Unread > 101:Reply") > 200 * MS, "{all:?}");
+    // Who keeps to a limit of one reads the others meanwhile.
+    let service = only(one_connection(true));
+    assert!(!service.limits[0].blocks, "{:?}", service.limits);
+}
+
 /// 101 reads up to six requests at a time from one connection of HTTP/2, and asks 9000 for two of them at a time, for 100 each.
 fn one_connection_of_many_streams() -> Script {
     use parshall_evidence::timeline::{Frame, Op, Protocol};

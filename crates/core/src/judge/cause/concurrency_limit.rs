@@ -125,6 +125,7 @@ mod tests {
         service.record.limits = vec![Limit {
             next: Some("127.0.0.1:9000".parse().expect("an address")),
             by_connections: false,
+            blocks: false,
             most,
             waiting: 8.0 - f64::from(most),
             reached_ns: 1_900_000_000,

@@ -185,6 +185,7 @@ mod tests {
             let limit = Limit {
                 next: None,
                 by_connections: false,
+                blocks: false,
                 most: 2,
                 waiting: 3.0,
                 reached_ns: 900_000_000,
