@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKind};
+use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKind, Limit};
 
-use crate::judge::facts::requests::{PartFact, ServiceFact, turn_of};
+use crate::judge::facts::requests::{PartFact, ServiceFact, blocked_in, turn_of};
 use crate::judge::facts::{Facts, Spent};
 use crate::report;
 use crate::stats::ratio;
@@ -33,7 +33,40 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
         }
     }
     let most = ways.into_values().max_by(|a, b| a.0.total_cmp(&b.0));
-    most.map_or_else(Vec::new, |(_, part)| hops(facts, service, &steps(until_limit(facts, part))))
+    let Some((_, part)) = most else { return Vec::new() };
+    let way = until_limit(facts, part);
+    let mut found = hops(facts, service, &steps(way));
+    if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
+        last.waits_on = next;
+    }
+    found
+}
+
+/// Who is asked for fewer requests at a time than there are, where this is what a part of the requests' time went to: the process, or else
+/// its address.
+fn asked_in_turn(facts: &Facts<'_>, part: &PartFact<'_>) -> Option<String> {
+    let (_, limit) = turn(facts, part)?;
+    let next = limit.next?;
+    let timeline = facts.capture.timeline.as_ref();
+    let sockets = || timeline.iter().flat_map(|t| &t.sockets).filter(|(_, socket)| socket.remote == next);
+    let observed = || {
+        let ends = sockets().filter_map(|(_, socket)| timeline?.sockets.get(&socket.other_end?));
+        let names = |pid: u32| timeline?.names.values().find(|names| names.pid == pid);
+        ends.filter_map(|end| names(end.pid)).map(|names| names.process.clone()).next()
+    };
+    let unobserved =
+        || sockets().find_map(|(id, _)| timeline?.unobserved_ends.get(id)).map(|holder| holder.process.clone());
+    observed().or_else(unobserved).filter(|name| !name.is_empty()).or_else(|| Some(next.to_string()))
+}
+
+/// Where requests wait for others of which only some are passed on at a time, and how many these are.
+fn turn<'t>(facts: &'t Facts<'_>, part: &'t PartFact<'_>) -> Option<(&'t Hop, &'t Limit)> {
+    let (services, hops) = (facts.requests.all, part.rec.hops.as_slice());
+    match part.spent {
+        Spent::Turn => turn_of(services, hops),
+        Spent::Serial => turn_of(services, hops).or_else(|| blocked_in(services, hops)),
+        _ => None,
+    }
 }
 
 /// Where requests wait for those before them, the way ends with who serves these: not with the distance to a server that it asks. Where they
@@ -46,8 +79,7 @@ fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
     {
         return served;
     }
-    let turn = (part.spent == Spent::Turn).then(|| turn_of(facts.requests.all, hops)).flatten();
-    let at = turn.and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
+    let at = turn(facts, part).and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
     at.map_or(hops, |at| &hops[..=at])
 }
 

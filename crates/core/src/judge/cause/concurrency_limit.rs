@@ -156,6 +156,22 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_blocked_in_each_question_has_no_limit_to_raise() {
+        let mut service = proxy(1, HopKind::Timer);
+        service.record.limits[0].blocks = true;
+        let report = judge(&with(service));
+        assert_eq!(report.verdict.cause.as_deref(), Some("serialized-service"));
+        let summary = &report.verdict.summary;
+        assert!(
+            summary.contains("a reply every 50.0 ms")
+                && summary.contains("is blocked in each question to 127.0.0.1:9000"),
+            "{summary}"
+        );
+        let chain = report.chain.expect("a chain");
+        assert_eq!((chain.hops[0].waits_on.as_str(), chain.leaf.process.as_str()), ("127.0.0.1:9000", "node"));
+    }
+
+    #[test]
     fn connections_that_are_kept_for_one_client_each() {
         let waits = Hops::new().thread(100, 101, "pgbouncer").on(HopKind::OtherRequest, "epoll_wait");
         let service = |by_connections| {

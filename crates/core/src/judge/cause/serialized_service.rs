@@ -31,17 +31,26 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return never_served(facts, waits).holds();
     }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let gap = if rec.reply_gap_p50_ns > 0 {
+    let blocked = rec.limits.iter().find(|limit| limit.blocks);
+    let gap = if let Some(limit) = blocked {
+        // Its replies may come together.
+        limit.each_ns as f64
+    } else if rec.reply_gap_p50_ns > 0 {
         rec.reply_gap_p50_ns as f64
     } else {
         ratio(rec.observed_ns as f64, rec.requests as f64)
     };
+    let meanwhile = match (blocked.and_then(|limit| limit.next), waits.loss.chain.last()) {
+        (Some(next), Some(who)) => {
+            format!("{} {} is blocked in each question to {next}", who.process, who.pid)
+        }
+        _ => format!("{} {did}", named(waits.last_thread())),
+    };
     let summary = waits.summary(&format!(
-        "{} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {} {did}.",
+        "{} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {meanwhile}.",
         units::decimal(waits.service.outstanding),
         units::duration(gap),
-        units::duration(waits.service.typical_ns()),
-        named(waits.last_thread())
+        units::duration(waits.service.typical_ns())
     ));
     let evidence = vec![
         outstanding(waits.service),
@@ -62,7 +71,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
          or raise it."
             .to_string()
     };
-    let brought = waits.leaf.kind == HopKind::OtherRequest;
+    let brought = blocked.is_none() && waits.leaf.kind == HopKind::OtherRequest;
     let mut candidate = waits.candidate(summary, evidence, fix);
     // News that come at even times look the same.
     candidate.gaps.extend(brought.then_some(Gap::Inferred("who brings what they wait for was not seen")));

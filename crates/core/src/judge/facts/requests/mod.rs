@@ -25,8 +25,8 @@ pub use code::Code;
 pub use connects::Unanswered;
 pub use pool::{UsedUp, given_up, gives_nothing, used_up};
 pub use queue::{
-    connections_of, has_several_listeners, is_full, limit_in_hands, queue_of, short_of_descriptors, turn_of,
-    workers_keep_one_each,
+    blocked_in, connections_of, has_several_listeners, is_full, limit_in_hands, queue_of, short_of_descriptors,
+    turn_of, workers_keep_one_each,
 };
 use served::{ByService, Served};
 pub use spent::{Spent, is_collector, writes};

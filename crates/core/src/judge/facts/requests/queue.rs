@@ -58,6 +58,14 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
     })
 }
 
+/// The hop at which a thread is blocked in a question of another request, and the limit of one that it makes.
+pub fn blocked_in<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+    let first = hops.first().filter(|hop| hop.kind.is_queue())?;
+    let limits = &service_of(services, first.pid)?.limits;
+    let asks = |hop: &&Hop| hop.kind == HopKind::Reply && hop.pid == first.pid;
+    hops.iter().filter(asks).find_map(|hop| Some((hop, limits.iter().find(|limit| limit.blocks && is_to(limit, hop))?)))
+}
+
 fn is_to(limit: &Limit, hop: &Hop) -> bool {
     limit.next.is_some() && limit.next == hop.object.peer()
 }
