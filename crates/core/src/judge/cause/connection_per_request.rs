@@ -31,7 +31,11 @@ pub const CAUSE: Cause = Cause {
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    match Waits::on(facts, Spent::Setup) {
+    let parts = facts.requests.counted().flat_map(|service| service.lost_to(Spent::Setup));
+    let of_service_ns: f64 = parts.map(|part| part.ns).sum();
+    // Who serves has a small part of it, where the distance takes most.
+    let far = facts.blamed(&[Blame::Setup]).ns > of_service_ns;
+    match Waits::on(facts, Spent::Setup).filter(|_| !far) {
         Some(waits) => of_requests(waits).holds(),
         None => of_flows(facts),
     }
@@ -134,6 +138,25 @@ mod tests {
         assert_eq!(verdict_of(&short(10, 0)), "connection-per-request");
         assert_ne!(verdict_of(&short(10, 90)), "connection-per-request");
         assert_eq!(verdict_of(&short(0, 0)), "healthy");
+    }
+
+    #[test]
+    fn the_larger_account_of_an_opening_counts() {
+        // The service itself takes a little of each opening, the distance takes most.
+        let made = |ms: f64| {
+            let way = Hops::new().thread(100, 101, "daemon").on(HopKind::OnCpu, "");
+            let mut capture = short(10, 0);
+            capture.services = vec![ServiceBuilder::new(9418).requests(40, ms).part(way, 0.99).build()];
+            capture.services[0].path[0].setup = true;
+            let report = judge(&capture);
+            (report.verdict.cause.clone().unwrap_or_default(), report.verdict.summary)
+        };
+        let (cause, summary) = made(2.0);
+        assert_eq!(cause, "connection-per-request");
+        assert!(summary.contains("connections a second"), "{summary}");
+        let (cause, summary) = made(40.0);
+        assert_eq!(cause, "connection-per-request");
+        assert!(summary.contains("Each connection is opened for"), "{summary}");
     }
 
     #[test]
