@@ -198,10 +198,17 @@ fn the_ring_works_however_it_is_tuned() {
 fn superframes_of_udp_stay_whole() {
     with_all_engines(Layout::default(), |hosts| {
         let [here, there] = connected_udp_pair(hosts, 7000);
-        // A packet is counted after it was passed on.
+        // A packet is counted after it was passed on, how long after is the scheduler's affair.
+        let counts = || hosts.each_ref().map(|host| host.counts.read());
         let read = || {
-            std::thread::sleep(Duration::from_millis(100));
-            hosts.each_ref().map(|host| host.counts.read())
+            let (mut last, mut same) = (counts(), 0);
+            while same < 5 {
+                std::thread::sleep(Duration::from_millis(100));
+                let now = counts();
+                same = if now == last { same + 1 } else { 0 };
+                last = now;
+            }
+            last
         };
         let before = read();
         let mut batch = DatagramBatch::new(1);

@@ -104,16 +104,19 @@ fn reports_are_text_and_markdown_and_pictures_too() {
     );
 }
 
-/// A trial waits for another one to be there, and says whether it came: each leaves a mark, so that pairs leave an even number.
+/// A trial waits for another one to be there, and says whether it came: each leaves a mark, so that pairs leave an even number. The
+/// first one of each value, which shows that the command works, is alone.
 #[test]
 fn a_duet_runs_two_trials_at_a_time() {
     let scratch = Scratch::new();
     let here = scratch.file("here");
     std::fs::create_dir(&here).unwrap();
     let script = format!(
-        "mktemp -d {0}/XXXXXX >/dev/null; met=0; for n in $(seq 5000); do [ $(($(ls {0} | wc -l) % 2)) = 0 ] && met=1 && break; sleep 0.02; done; \
+        "mkdir {1}-{{rate}} 2>/dev/null && echo met: 1 rate: {{rate}} && exit; mktemp -d {0}/XXXXXX >/dev/null; met=0; \
+         for n in $(seq 5000); do [ $(($(ls {0} | wc -l) % 2)) = 0 ] && met=1 && break; sleep 0.02; done; \
          echo met: $met rate: {{rate}}",
-        here.display()
+        here.display(),
+        scratch.file("first").display()
     );
     let text = format!(
         "variable = {{ name = \"rate\", a = 100, b = 150 }}
