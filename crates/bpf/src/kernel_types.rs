@@ -61,6 +61,11 @@ pub(crate) fn per_cpu_offsets(names: &[&str]) -> Vec<Option<u32>> {
     found.unwrap_or_else(|| vec![None; names.len()])
 }
 
+/// The offset of a member of one of the kernel's structures, if the kernel tells it.
+pub(crate) fn member_offset(structure: &str, member: &str) -> Option<u32> {
+    small_btf::member_offset(Mapped::open().ok()?.bytes(), structure, member)
+}
+
 fn in_memory(bytes: &[u8]) -> Option<File> {
     // SAFETY: the name is a NUL-terminated string; the kernel answers with a new descriptor or an error.
     let fd = unsafe { libc::memfd_create(c"parshall-types".as_ptr(), libc::MFD_CLOEXEC) };

@@ -83,6 +83,19 @@ pub fn per_cpu_offsets(full: &[u8], names: &[&str]) -> Option<Vec<Option<u32>>> 
     Some(found)
 }
 
+/// The offset in bytes of a member of a structure; None when it is not there, or when `full` is not understood.
+pub fn member_offset(full: &[u8], structure: &str, member: &str) -> Option<u32> {
+    let source = Source::parse(full)?;
+    let named = |t: &Type| t.kind == kind::STRUCT && source.name(t.name) == Some(structure.as_bytes());
+    let found = (1..source.offsets.len() as u32).filter_map(|id| source.get(id)).find(named)?;
+    let members = (0..found.vlen).map(|i| found.at + 12 + 12 * i);
+    let at = members
+        .into_iter()
+        .find(|at| u32_at(source.types, *at).and_then(|name| source.name(name)) == Some(member.as_bytes()))?;
+    // In structures with bit fields the size of one is in the upper byte.
+    Some((u32_at(source.types, at + 8)? & 0xff_ffff) / 8)
+}
+
 struct Type {
     at: usize,
     name: u32,
@@ -247,6 +260,15 @@ mod tests {
                 None
             }
         }
+    }
+
+    #[test]
+    fn members_are_found_where_the_kernel_has_them() {
+        let Some(full) = kernel() else { return };
+        assert_eq!(member_offset(&full, "list_head", "prev"), Some(8));
+        assert_eq!(member_offset(&full, "list_head", "no_such_member"), None);
+        assert_eq!(member_offset(&full, "no_such_structure", "prev"), None);
+        assert_eq!(member_offset(&full[..full.len() / 2], "list_head", "prev"), None);
     }
 
     /// Kind, name, size and members with their offsets of every named structure.

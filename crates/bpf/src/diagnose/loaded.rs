@@ -317,6 +317,22 @@ pub fn empty(map: &impl MapCore) {
     }
 }
 
+/// Hands over all records of a ring buffer that nobody else reads.
+pub fn drained(map: &dyn MapCore, mut each: impl FnMut(&[u8])) {
+    let mut builder = RingBufferBuilder::new();
+    let take = |bytes: &[u8]| {
+        each(bytes);
+        0
+    };
+    // Neither fails for a map of the right type but for want of memory, and consuming only fails when a callback does.
+    if builder.add(map, take).is_err() {
+        return;
+    }
+    if let Ok(ring) = builder.build() {
+        let _ = ring.consume();
+    }
+}
+
 /// All entries of a map, grouped by the thread in their key.
 fn by_thread<K, V>(map: &impl MapCore, thread: impl Fn(&K) -> u32) -> HashMap<u32, Vec<(K, V)>>
 where

@@ -1,5 +1,5 @@
 //! The probes of the diagnosis. A folder has the programs of a probe in C and their decoder. They make two BPF objects:
-//! [`Probes`] for kernels with BTF, [`classic`] for others; [`event`] is a third one, beside either.
+//! [`Probes`] for kernels with BTF, [`classic`] for others; [`event`] and [`uring`] are further ones, beside either.
 //!
 //! A probe returns in its first instructions unless a slice is on and the socket or thread belongs to the subject. An object
 //! (`loaded.rs`) owns what it attaches and detaches it when it is dropped. Records are decoded into the types of
@@ -13,6 +13,7 @@ pub mod frame;
 pub mod lifecycle;
 mod loaded;
 pub mod net;
+mod observed;
 pub mod probes;
 pub mod record;
 pub mod record_head;
@@ -23,8 +24,10 @@ pub mod thread;
 pub mod timeline;
 pub mod timer;
 pub mod udp;
+pub mod uring;
 
 pub use features::{best_programs, stand_ins};
 pub use loaded::Counters;
+pub use observed::Observed;
 pub use probes::{Config, Error, PORTS_MAX, Probes, Process, Scope, Tried};
 pub use record::Event;

@@ -7,4 +7,5 @@ mod events;
 mod frames;
 mod load;
 mod timeline;
+mod uring;
 mod windows;
