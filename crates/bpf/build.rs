@@ -45,6 +45,7 @@ fn main() {
         ("src/diagnose/probes.bpf.c", "probes"),
         ("src/diagnose/classic/classic.bpf.c", "classic"),
         ("src/diagnose/event/event.bpf.c", "event"),
+        ("src/diagnose/log/log.bpf.c", "log"),
         ("src/diagnose/uring/uring.bpf.c", "uring"),
         ("src/kernel_names/names.bpf.c", "kernel_names"),
         ("src/lab/loss.bpf.c", "loss"),

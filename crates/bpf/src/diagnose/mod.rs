@@ -1,5 +1,5 @@
 //! The probes of the diagnosis. A folder has the programs of a probe in C and their decoder. They make two BPF objects:
-//! [`Probes`] for kernels with BTF, [`classic`] for others; [`event`] and [`uring`] are further ones, beside either.
+//! [`Probes`] for kernels with BTF, [`classic`] for others; [`event`], [`log`] and [`uring`] are further ones, beside either.
 //!
 //! A probe returns in its first instructions unless a slice is on and the socket or thread belongs to the subject. An object
 //! (`loaded.rs`) owns what it attaches and detaches it when it is dropped. Records are decoded into the types of
@@ -12,6 +12,7 @@ pub mod flow;
 pub mod frame;
 pub mod lifecycle;
 mod loaded;
+pub mod log;
 pub mod net;
 mod observed;
 pub mod probes;

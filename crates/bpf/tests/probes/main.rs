@@ -6,6 +6,7 @@ mod probed;
 mod events;
 mod frames;
 mod load;
+mod log;
 mod timeline;
 mod uring;
 mod windows;
