@@ -1,6 +1,7 @@
 //! Evidence that is read around a window on every rung, and how it completes the rung's own: the one place where a capture is made.
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use parshall_bpf::clock::monotonic_ns;
 use parshall_core::observe::naming;
 use parshall_evidence::{
     CAPTURE_SCHEMA, Capture, Counters, EventCounts, HardwareCounts, Host, OwnRelay, ProbeCost, Rung, Stack, Waiting,
@@ -8,7 +9,8 @@ use parshall_evidence::{
 use parshall_host::left_out;
 
 use crate::counters;
-use crate::event::{self, EventWatch};
+use crate::event;
+use crate::further::Further;
 use crate::hardware::Hardware;
 use crate::host::{self, HostWatch};
 use crate::origin::origin;
@@ -21,11 +23,13 @@ use crate::waiting;
 /// Counters and states that are read when a window begins, and again when it has ended.
 pub struct Around<'a> {
     begun: SystemTime,
+    /// The same by the monotonic clock.
+    begun_ns: u64,
     host: HostWatch,
     hardware: Option<Hardware>,
     counters: counters::Watch<'a>,
     waiting: waiting::Watch<'a>,
-    events: Option<&'a mut EventWatch>,
+    further: &'a mut Further,
     /// The gaps of the observation, a sentence each.
     blind: Vec<String>,
 }
@@ -33,12 +37,13 @@ pub struct Around<'a> {
 /// Their state.
 pub struct Readings<'a> {
     begun: SystemTime,
+    begun_ns: u64,
     host: Host,
     own_cpu: HostWatch,
     hardware: Option<HardwareCounts>,
     counters: Counters,
     waiting: Option<Waiting>,
-    events: Option<&'a mut EventWatch>,
+    further: &'a mut Further,
     blind: Vec<String>,
 }
 
@@ -56,37 +61,32 @@ pub struct Additions<'a> {
 
 impl<'a> Around<'a> {
     /// The window has begun.
-    pub fn start(resolved: &'a Resolved, rung: Rung, events: Option<&'a mut EventWatch>) -> Self {
-        let mut blind = Vec::new();
-        let events = events.and_then(|events| match events.begin() {
-            Ok(()) => Some(events),
-            Err(error) => {
-                blind.push(error.to_string());
-                None
-            }
-        });
+    pub fn start(resolved: &'a Resolved, rung: Rung, further: &'a mut Further, limit: Duration) -> Self {
+        let blind = further.begin(resolved, limit);
         Self {
             host: HostWatch::start(),
             hardware: (rung > Rung::Procfs).then(|| Hardware::start(resolved)).flatten(),
             counters: counters::Watch::start(resolved),
             waiting: waiting::Watch::start(resolved),
-            events,
+            further,
             blind,
             begun: SystemTime::now(),
+            begun_ns: monotonic_ns(),
         }
     }
 
     /// The window is over. Called before anything else is read: it takes some time to find out what was seen.
-    pub fn finish(mut self) -> Readings<'a> {
-        self.events.iter_mut().for_each(|events| events.stop());
+    pub fn finish(self) -> Readings<'a> {
+        self.further.stop();
         Readings {
             begun: self.begun,
+            begun_ns: self.begun_ns,
             waiting: self.waiting.finish(),
             counters: self.counters.finish(),
             hardware: self.hardware.map(Hardware::finish),
             host: self.host.host(),
             own_cpu: self.host,
-            events: self.events,
+            further: self.further,
             blind: self.blind,
         }
     }
@@ -96,8 +96,10 @@ impl Readings<'_> {
     /// The capture of the window.
     pub fn complete(mut self, mut seen: Seen, added: Additions<'_>) -> Capture {
         let own_cpu_ns = self.own_cpu.own_cpu_ns();
-        let (mut counted, took_ns) = self.counted(&mut seen);
-        seen.cost.kernel_cpu_ns += took_ns;
+        // A rung without probes has no clock of its own.
+        let begin_ns = if seen.begin_ns > 0 { seen.begin_ns } else { self.begun_ns };
+        let mut found = self.further.seen(begin_ns, || seen.stacks.get_or_insert_with(|| records::stacks(false)));
+        seen.cost.kernel_cpu_ns += found.took_ns;
         let Cost { kernel_cpu_ns, lost_events, events, untracked } = seen.cost;
         // Of our time, what came before frames are named: that is not a part of the observation, and most of it is the parsing of files.
         let probe = ProbeCost {
@@ -109,9 +111,9 @@ impl Readings<'_> {
             untracked,
             attach_ms: added.attach_ms,
         };
-        let stacks = named(&mut seen, &counted, added.naming);
+        let stacks = named(&mut seen, &found.events, added.naming);
         drop_interrupts(&mut seen.thread_stalls, &stacks);
-        event::tell_interrupts(&mut counted, &stacks);
+        event::tell_interrupts(&mut found.events, &stacks);
         let mut blind = added.reasons.to_vec();
         blind.append(&mut self.blind);
         blind.append(&mut seen.blind);
@@ -142,15 +144,11 @@ impl Readings<'_> {
             counters: Some(self.counters),
             waiting: self.waiting,
             hardware: self.hardware,
-            events: counted,
+            events: found.events,
+            uring: found.uring,
+            log: found.log,
             probe,
         }
-    }
-
-    /// The events that were asked for, and the nanoseconds that counting them took.
-    fn counted(&mut self, seen: &mut Seen) -> (Vec<EventCounts>, u64) {
-        let Some(watch) = self.events.take() else { return (Vec::new(), 0) };
-        watch.counts(seen.stacks.get_or_insert_with(|| records::stacks(false)))
     }
 }
 

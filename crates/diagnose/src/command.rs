@@ -61,7 +61,7 @@ impl Started {
         let ended = Pidfd::open(pid).context("opening the command's process")?;
         let stop = UntilEnd { ended, forward: &self.forward };
         // A progress bar would garble what the command writes to the terminal.
-        let options = ObserveOptions { progress: false, naming: Naming::All, ..options.clone() };
+        let options = ObserveOptions { progress: false, naming: Naming::All, from_its_start: true, ..options.clone() };
         let mut session = Session::open(resolved, &options, background)?;
         let gate = &mut self.gate;
         let mut capture = session.window(options.window, &stop, || {

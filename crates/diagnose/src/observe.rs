@@ -1,5 +1,7 @@
 //! A session with a subject: picks the rung, falls back to the next lower one if it fails, and observes window after window.
 #[cfg(test)]
+mod further_tests;
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use super::subject::{self, Process, Resolved, Select};
 use super::window::{self, Attached, Progress, Stop};
 use crate::btf::Btf;
 use crate::doctor;
-use crate::event::EventWatch;
+use crate::further::Further;
 use crate::procfs::Procfs;
 use crate::request::ObserveOptions;
 use crate::tracepoint::Tracepoints;
@@ -90,8 +92,8 @@ pub struct Session {
     reasons: Vec<String>,
     /// Relays of our own among the subject. One may be gone when a window is over.
     relays: Vec<OwnRelay>,
-    /// Events that were asked for, where they can be counted.
-    events: Option<EventWatch>,
+    /// Evidence that the rung does not have, where it was asked for.
+    further: Further,
     background: Option<Background>,
     /// Windows that have begun.
     windows: u64,
@@ -118,7 +120,7 @@ impl Session {
         let relays = resolved.processes.iter().filter_map(|process| own_relay(process.pid, options)).collect();
         let began = Instant::now();
         let (rung, attached) = attach(rung, &resolved, options, &mut background, &mut reasons)?;
-        let events = load_events(rung, options, &mut reasons);
+        let further = Further::load(rung, &resolved, options, &mut reasons);
         Ok(Self {
             resolved,
             options: options.clone(),
@@ -127,7 +129,7 @@ impl Session {
             attach_time: began.elapsed(),
             reasons,
             relays,
-            events,
+            further,
             background,
             windows: 0,
             _niced: niced,
@@ -176,11 +178,12 @@ impl Session {
         let asked = Instant::now();
         self.refresh();
         let phases = self.background.as_ref().map(Background::phases);
+        self.further.prepare(&self.resolved, false, &mut self.reasons);
         let mut window = self.attached.begin(&self.resolved)?;
         let attach_time = std::mem::take(&mut self.attach_time) + asked.elapsed();
         tracing::debug!("the window begins, {:.1} ms after it was asked for", asked.elapsed().as_secs_f64() * 1e3);
         announce(phases.as_ref(), Phase::Window);
-        let around = Around::start(&self.resolved, self.rung, self.events.as_mut());
+        let around = Around::start(&self.resolved, self.rung, &mut self.further, limit);
         if let Some(Err(error)) = on_begin.take().map(|on_begin| on_begin()) {
             return Ok(Err(error));
         }
@@ -209,19 +212,6 @@ impl Session {
         }
         self.windows += 1;
     }
-}
-
-/// Loads the programs that count the events that were asked for; a reason says why they cannot be.
-fn load_events(rung: Rung, options: &ObserveOptions, reasons: &mut Vec<String>) -> Option<EventWatch> {
-    if options.events.is_empty() {
-        return None;
-    }
-    if rung == Rung::Procfs {
-        reasons.push("the events that were asked for are not counted: this rung has no probes".to_owned());
-        return None;
-    }
-    let loaded = EventWatch::load(&options.events);
-    loaded.map_err(|error| reasons.push(format!("the events that were asked for are not counted: {error}"))).ok()
 }
 
 /// Attaches on this rung, or on the next lower one that is possible: the kernel may refuse something that the doctor could not foresee.

@@ -7,6 +7,7 @@ use parshall_bpf::diagnose::event::Source;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::output::{Destination, Output};
 
+use crate::log::Logs;
 use crate::report::{Beside, Print};
 use crate::subject::Select;
 
@@ -60,6 +61,10 @@ pub struct ObserveOptions {
     pub naming: Naming,
     /// Events of the kernel that are counted besides.
     pub events: Vec<Source>,
+    /// Log lines that are kept; None for none.
+    pub log: Option<Logs>,
+    /// The subject is a command that has not begun.
+    pub from_its_start: bool,
     /// Reads a command line of parshall's own, its name first: how it starts a relay, or None when it starts none. The
     /// relay's arguments are not known here.
     pub read_relay: fn(&[String]) -> Option<RelayStart>,

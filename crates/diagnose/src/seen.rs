@@ -9,6 +9,8 @@ use parshall_host::symbols::Stacks;
 pub struct Seen {
     pub rung: Rung,
     pub window_ns: u64,
+    /// When the window began, by the monotonic clock; 0 on rungs without probes.
+    pub begin_ns: u64,
     pub subject: Subject,
     pub followed: Vec<Followed>,
     pub blind: Vec<String>,
@@ -44,6 +46,7 @@ impl Seen {
         Self {
             rung,
             window_ns: 0,
+            begin_ns: 0,
             subject: Subject::default(),
             followed: Vec::new(),
             blind: Vec::new(),

@@ -5,12 +5,14 @@ use crate::counters::Counters;
 use crate::event::EventCounts;
 use crate::flow::{FlowRecord, FlowStall};
 use crate::followed::Followed;
+use crate::log::Log;
 use crate::origin::{Origin, StartedCommand};
 use crate::sample::{CpuSample, Stack};
 use crate::service::Service;
 use crate::subject::{Rung, Subject};
 use crate::thread::{ThreadRecord, ThreadStall};
 use crate::timeline::Timeline;
+use crate::uring::Uring;
 use crate::usage::CpuTime;
 use crate::waiting::Waiting;
 
@@ -88,6 +90,12 @@ pub struct Capture {
     /// Events of the kernel that were asked for, in the order in which they were named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventCounts>,
+    /// Requests to io_uring; None where nobody was seen to use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uring: Option<Uring>,
+    /// Log lines; None unless they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Log>,
     /// Cost and losses of the observation.
     pub probe: ProbeCost,
 }

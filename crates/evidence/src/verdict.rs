@@ -2,8 +2,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::EventReport;
+use crate::log::Log;
 use crate::origin::{Origin, StartedCommand};
 use crate::subject::{Rung, Subject};
+use crate::uring::UringReport;
 use crate::usage::{CallReport, CpuReport};
 
 /// The format of a report.
@@ -57,6 +59,12 @@ pub struct Report {
     /// Events of the kernel that were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventReport>,
+    /// Requests to io_uring; None where nobody was seen to use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uring: Option<UringReport>,
+    /// Log lines; None unless they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Log>,
     /// Cost and losses of the observation.
     pub probe: ProbeReport,
 }

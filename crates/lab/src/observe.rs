@@ -36,6 +36,8 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
             progress: false,
             naming: if request.save.is_some() { Naming::All } else { Naming::Shown },
             events: Vec::new(),
+            log: None,
+            from_its_start: false,
             // No fault starts a relay of parshall.
             read_relay: |_| None,
         },

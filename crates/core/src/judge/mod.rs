@@ -5,9 +5,9 @@
 //! against its look-alikes, and answers with a [`denial`] where one does not hold; [`rank`] names those that own enough of the lost
 //! time, `confidence` how sure that is and `gain` what its removal would give, `tail` judges the slowest requests apart from the
 //! others, `felt` says whether anybody notices what was lost, and `health` whether nothing is wrong where no cause is named; [`account`]
-//! prints the ledgers into the report, `usage` the calls and the CPUs, `event` the events of the kernel that were asked for, [`service`]
-//! the services, and [`chain`] the way from a service to what its requests wait for. [`counted`] says which events count into the figures
-//! of all this.
+//! prints the ledgers into the report, `usage` the calls and the CPUs, `event` the events of the kernel that were asked for, `uring` its
+//! requests to io_uring, [`service`] the services, and [`chain`] the way from a service to what its requests wait for. [`counted`] says
+//! which events count into the figures of all this.
 pub mod account;
 mod capacity;
 pub mod cause;
@@ -33,6 +33,7 @@ mod stream;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod uring;
 mod usage;
 pub mod waiting;
 mod words;
@@ -103,6 +104,8 @@ fn concluded<T>(
         calls: usage::calls(capture),
         cpus: usage::cpus(capture),
         events: event::events(capture),
+        uring: uring::uring(capture),
+        log: capture.log.clone(),
         probe: probe(capture),
     };
     let mut contradictions = check::contradictions(&report);

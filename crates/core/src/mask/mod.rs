@@ -117,6 +117,33 @@ fn programs(names: &mut Names, capture: &mut Capture) {
         names.program("process", &mut cell.process);
         names.program("thread", &mut cell.thread);
     }
+    further(names, capture);
+}
+
+/// Names of processes and threads. Of log lines nothing stays: they are content, and may say anything.
+fn further(names: &mut Names, capture: &mut Capture) {
+    if let Some(uring) = &mut capture.uring {
+        for cell in &mut uring.cells {
+            names.program("process", &mut cell.process);
+            names.program("thread", &mut cell.thread);
+        }
+        for waits in &mut uring.waits {
+            names.program("process", &mut waits.process);
+            names.program("thread", &mut waits.thread);
+        }
+    }
+    for line in capture.log.iter_mut().flat_map(|log| &mut log.lines) {
+        names.program("process", &mut line.process);
+        if !is_stream(&line.to) {
+            names.target(&mut line.to);
+        }
+        line.text = "(masked)".to_owned();
+        line.cut = false;
+    }
+}
+
+fn is_stream(to: &str) -> bool {
+    matches!(to, "stdout" | "stderr")
 }
 
 fn title(names: &mut Names, title: &mut String) {

@@ -1,6 +1,6 @@
 //! Captures made by hand, and what is left of them.
 use parshall_evidence::timeline::Names;
-use parshall_evidence::{EventCell, EventCounts, Frame, Stack, Subject};
+use parshall_evidence::{EventCell, EventCounts, Frame, Log, LogLine, Stack, Subject, Uring, UringCell, UringWaits};
 use proptest::prelude::*;
 
 use super::*;
@@ -35,7 +35,25 @@ fn secret() -> Capture {
         value: "NO_SOCKET".to_owned(),
         ..EventCell::default()
     };
+    let line = |to: &str| LogLine {
+        process: "billing".to_owned(),
+        to: to.to_owned(),
+        text: "Mr. Smith pays".to_owned(),
+        cut: true,
+        ..LogLine::default()
+    };
+    let lines = vec![line("stderr"), line("/srv/billing/smith.log")];
+    let uring_cell = UringCell {
+        process: "billing".to_owned(),
+        thread: "billing-worker-3".to_owned(),
+        opcode: "recv".to_owned(),
+        ..UringCell::default()
+    };
+    let waits =
+        UringWaits { process: "billing".to_owned(), thread: "billing-worker-3".to_owned(), ..UringWaits::default() };
     Capture {
+        uring: Some(Uring { cells: vec![uring_cell], waits: vec![waits], ..Uring::default() }),
+        log: Some(Log { lines, left_out: 2 }),
         events: vec![EventCounts { event: "skb:kfree_skb".to_owned(), cells: vec![cell], ..EventCounts::default() }],
         timeline: Some(timeline),
         subject: Subject { comms: vec!["billing".to_owned()], ..empty_capture().subject },
@@ -62,6 +80,13 @@ fn the_same_name_has_the_same_pseudonym_everywhere() {
     let cell = &event.cells[0];
     assert_eq!((&cell.process, &cell.thread), (&names.process, &names.thread));
     assert_eq!((event.event.as_str(), cell.value.as_str()), ("skb:kfree_skb", "NO_SOCKET"), "names of the kernel stay");
+    let uring = capture.uring.unwrap();
+    assert_eq!((&uring.cells[0].process, &uring.cells[0].thread), (&names.process, &names.thread));
+    assert_eq!((&uring.waits[0].thread, uring.cells[0].opcode.as_str()), (&names.thread, "recv"));
+    let log = capture.log.unwrap();
+    let lines: Vec<_> = log.lines.iter().map(|line| (line.to.as_str(), line.text.as_str(), line.cut)).collect();
+    assert_eq!(lines, [("stderr", "(masked)", false), ("/path-a.log", "(masked)", false)]);
+    assert_eq!(log.lines[0].process, names.process);
     let other = &timeline.names[&103];
     assert_eq!((other.process.as_str(), other.thread.as_str()), ("python3", "GC Thread#1"));
     assert_eq!(capture.subject.comms, ["process-a"]);

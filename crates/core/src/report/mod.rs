@@ -1,6 +1,7 @@
 //! The contents of a report, for every format: the sentences and, row by row, the page. Widths, colours and markup are the formats'.
 mod finding;
 mod head;
+mod log;
 mod make;
 mod page;
 mod rule;
@@ -8,6 +9,7 @@ mod stack;
 mod table;
 mod tail;
 mod time;
+mod uring;
 mod why;
 
 pub use page::{

@@ -1,8 +1,8 @@
-//! Tables of a page: the events that were asked for, what the subject asked of the kernel, and what the CPUs did.
+//! Tables of a page: the events and log lines that were asked for, what the subject asked of the kernel, and what the CPUs did.
 use parshall_evidence::{CallReport, CpuReport, EventCaller, EventReport, FdKind, Report};
 
 use super::page::{Detail, Stack, Table, Title};
-use super::{head, stack};
+use super::{head, log, stack, uring};
 use crate::stats::ratio;
 use crate::units::{bytes, count, decimal, or, percent_fixed, quantity};
 
@@ -12,11 +12,13 @@ const FULL_CALLERS: usize = 12;
 
 /// The tables; a short page has only that of what was asked for.
 pub(super) fn tables(report: &Report, detail: Detail) -> Vec<Table> {
-    let events = events(&report.events, detail);
+    let asked =
+        events(&report.events, detail).into_iter().chain(report.log.as_ref().map(|lines| log::table(lines, detail)));
     if detail == Detail::Short {
-        return events.into_iter().collect();
+        return asked.collect();
     }
-    events.into_iter().chain(calls(report)).chain(cpus(&report.cpus)).collect()
+    let uring = report.uring.iter().flat_map(uring::tables);
+    asked.chain(calls(report)).chain(uring).chain(cpus(&report.cpus)).collect()
 }
 
 fn events(events: &[EventReport], detail: Detail) -> Option<Table> {

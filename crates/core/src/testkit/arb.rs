@@ -222,6 +222,54 @@ fn counters() -> impl Strategy<Value = Counters> {
     })
 }
 
+/// Requests of two threads to io_uring, in any order and with any times.
+fn uring() -> impl Strategy<Value = Uring> {
+    let opcode = || select(vec!["recv", "send", ""]).prop_map(str::to_owned);
+    let cell = (100..103u32, opcode(), vec(counter(), 9)).prop_map(|(tid, opcode, n)| UringCell {
+        pid: 100,
+        tid,
+        opcode,
+        counts: UringCounts {
+            submitted: n[0],
+            completed: n[1],
+            outstanding: n[2],
+            polls: n[3],
+            to_workers: n[4],
+            errors: vec![UringErrors { error: "EIO".to_owned(), count: n[5] }],
+            ..UringCounts::default()
+        },
+        timed: n[6],
+        ns: n[7],
+        longest_ns: n[8],
+        ..UringCell::default()
+    });
+    let request = (ns(), proptest::option::of(ns()), 100..103u32, opcode(), any::<i32>());
+    let request = request.prop_map(|(begin_ns, end_ns, tid, opcode, result)| UringRequest {
+        begin_ns,
+        end_ns,
+        tid,
+        opcode,
+        result,
+        ..UringRequest::default()
+    });
+    let waits = (100..103u32, vec(opcode(), 0..3), counter());
+    let waits = waits.prop_map(|(tid, outstanding, count)| UringWaits {
+        pid: 100,
+        tid,
+        outstanding,
+        count,
+        ..UringWaits::default()
+    });
+    (vec(cell, 0..5), vec(request, 0..20), vec(waits, 0..5), counter())
+        .prop_map(|(cells, requests, waits, left_out)| Uring { cells, requests, waits, left_out, ..Uring::default() })
+}
+
+fn log() -> impl Strategy<Value = Log> {
+    let line = (ns(), 100..103u32, "\\PC{0,8}", any::<bool>());
+    let line = line.prop_map(|(at_ns, pid, text, cut)| LogLine { at_ns, pid, text, cut, ..LogLine::default() });
+    (vec(line, 0..10), counter()).prop_map(|(lines, left_out)| Log { lines, left_out })
+}
+
 /// Waits: a few ends of some processes that may be each other's, and threads in all states.
 fn waiting() -> impl Strategy<Value = Waiting> {
     let ages = (proptest::option::of(ns()), proptest::option::of(ns()), ns(), ns());
@@ -275,6 +323,12 @@ fn waiting() -> impl Strategy<Value = Waiting> {
 
 /// Any capture.
 pub fn capture() -> impl Strategy<Value = Capture> {
+    let further = (proptest::option::of(uring()), proptest::option::of(log()));
+    (main(), further).prop_map(|(capture, (uring, log))| Capture { uring, log, ..capture })
+}
+
+/// Without further evidence.
+fn main() -> impl Strategy<Value = Capture> {
     let rung = select(vec![Rung::Btf, Rung::Tracepoint, Rung::Procfs]);
     let events = (vec(stall(), 0..40), vec(thread_stall(), 0..20));
     let services = prop_oneof![Just(Vec::new()), vec(service(), 1..4)];

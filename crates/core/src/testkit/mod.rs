@@ -54,6 +54,8 @@ pub fn empty_capture() -> Capture {
         waiting: None,
         hardware: None,
         events: Vec::new(),
+        uring: None,
+        log: None,
         probe: ProbeCost { events: 10_000, ..ProbeCost::default() },
     }
 }

@@ -12,7 +12,7 @@ pub struct Trace {
     pub window_ns: u64,
     /// The parts of it in which single events were seen; nothing is known of the others but the stalls of sockets.
     pub slices: Vec<(u64, u64)>,
-    /// Requests first, then threads by process, then sockets.
+    /// Requests first, then threads by process, then sockets, requests to io_uring and log lines.
     pub lanes: Vec<Lane>,
     /// Texts that spans refer to. The first is empty.
     pub texts: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Lane {
     pub group: String,
     /// Its own name.
     pub name: String,
-    /// In order of their begin. Those of requests may overlap, others do not.
+    /// In order of their begin. Those of requests, to io_uring too, may overlap, others do not.
     pub spans: Vec<Span>,
 }
 
@@ -104,6 +104,10 @@ pub enum Of {
     Thread(u32),
     /// A socket.
     Socket(FlowId),
+    /// The requests of a thread to io_uring with one opcode.
+    Uring(u32),
+    /// The log lines of a process.
+    Log(u32),
 }
 
 impl Of {
@@ -113,6 +117,8 @@ impl Of {
             Of::Connection(_) => Kind::Requests,
             Of::Thread(_) => Kind::Thread,
             Of::Socket(_) => Kind::Socket,
+            Of::Uring(_) => Kind::Uring,
+            Of::Log(_) => Kind::Log,
         }
     }
 }

@@ -2,19 +2,19 @@
 use std::collections::BTreeSet;
 
 use super::lane::{Draft, Lane, Span};
-use super::state::{Kind, State};
+use super::state::{KINDS, Kind, State};
 
 /// The first threshold that is tried.
 const FIRST_NS: u64 = 1_000;
 
-/// Drops the lanes with the least waits, and returns how many. Each kind may have a third, and what others leave.
+/// Drops the lanes with the least waits, and returns how many. Each kind may have an equal part, and what others leave.
 pub fn lanes(lanes: &mut Vec<Draft>, most: usize) -> u64 {
     if lanes.len() <= most {
         return 0;
     }
     let mut order: Vec<usize> = (0..lanes.len()).collect();
     order.sort_by_cached_key(|&at| (std::cmp::Reverse(lanes[at].waits_ns()), at));
-    let mut rank = [0usize; 3];
+    let mut rank = [0usize; KINDS];
     // The nth of its kind competes with the nth of the others.
     let mut ranked: Vec<(usize, usize)> = Vec::with_capacity(order.len());
     for at in order {
@@ -41,7 +41,9 @@ pub fn spans(lanes: &mut [Lane], most: usize) -> u64 {
         for lane in lanes.iter_mut() {
             match lane.kind {
                 Kind::Thread => lane.spans = joined(&lane.spans, below_ns),
-                Kind::Requests | Kind::Socket => lane.spans.retain(|span| span.ns() >= below_ns),
+                Kind::Requests | Kind::Socket | Kind::Uring => lane.spans.retain(|span| span.ns() >= below_ns),
+                // Moments: a capture has only some thousands.
+                Kind::Log => {}
             }
         }
         applied_ns = below_ns;

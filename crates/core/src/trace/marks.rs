@@ -56,6 +56,7 @@ impl<'a> Marker<'a> {
                     let in_one = by_socket.get(&socket).is_some_and(|all| all.covered(span.begin_ns, span.end_ns) > 0);
                     in_one && phase(span.state).is_some_and(|phase| times.phases.contains(&phase))
                 }),
+                Of::Uring(_) | Of::Log(_) => false,
                 Of::Socket(socket) => events.stalls.contains(&(socket, span.begin_ns)),
                 Of::Thread(tid) => {
                     let call = self.calls[at].get(number).copied().unwrap_or_default();

@@ -1,9 +1,10 @@
-//! A capture as it is drawn: lanes of requests, threads and sockets on one axis of time.
+//! A capture as it is drawn: lanes of requests, threads, sockets, requests to io_uring and log lines on one axis of time.
 //!
 //! Nothing is concluded here. A trace for a page has at most [`SPANS_MAX`] spans, whatever the capture: short ones that follow each other become one
 //! ([`State::Many`]), and lanes beyond [`LANES_MAX`] are counted.
 mod lane;
 mod limit;
+mod log;
 mod marks;
 mod requests;
 mod sockets;
@@ -11,6 +12,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod uring;
 
 use parshall_evidence::Capture;
 
@@ -44,11 +46,13 @@ impl Trace {
         let mut lanes = index.map_or_else(Vec::new, |index| requests::lanes(index, &mut texts));
         lanes.extend(threads::lanes(capture, &mut texts));
         lanes.extend(sockets::lanes(capture, &mut texts));
+        lanes.extend(uring::lanes(capture, &mut texts));
+        lanes.extend(log::lanes(capture, &mut texts));
         let left_out = limit::lanes(&mut lanes, lanes_max);
         let opens_at = opens_at(&lanes, capture.window_ns);
         let thread = |(at, lane): (usize, &Draft)| match lane.of {
             Of::Thread(tid) => Some((tid, at as u32)),
-            Of::Connection(_) | Of::Socket(_) => None,
+            Of::Connection(_) | Of::Socket(_) | Of::Uring(_) | Of::Log(_) => None,
         };
         let threads = lanes.iter().enumerate().filter_map(thread).collect();
         let mut lanes: Vec<Lane> = lanes.into_iter().map(|lane| lane.placed(&threads)).collect();

@@ -10,7 +10,14 @@ pub enum Kind {
     Thread,
     /// A socket.
     Socket,
+    /// Requests of a thread to io_uring.
+    Uring,
+    /// The log lines of a process.
+    Log,
 }
+
+/// How many kinds there are.
+pub const KINDS: usize = 5;
 
 /// The state that held in a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +60,14 @@ pub enum State {
     Events,
     /// It slept for something else.
     Kernel,
+    /// A request to io_uring, from its submission to its last completion.
+    UringDone,
+    /// The same, and its result was an error.
+    UringFailed,
+    /// The same, and it was outstanding when the window ended.
+    UringOpen,
+    /// A line was written.
+    LogLine,
     /// A socket moved nothing, in this state.
     Flow(FlowState),
 }
@@ -80,7 +95,7 @@ type Row = (&'static str, &'static str, Tone);
 impl State {
     /// All of them, in the order of their numbers in a page.
     pub fn all() -> Vec<State> {
-        let of_threads_and_requests = [
+        let of_others = [
             State::Many,
             State::AcceptQueue,
             State::Unread,
@@ -100,8 +115,12 @@ impl State {
             State::Pipe,
             State::Events,
             State::Kernel,
+            State::UringDone,
+            State::UringFailed,
+            State::UringOpen,
+            State::LogLine,
         ];
-        of_threads_and_requests.into_iter().chain(FlowState::ALL.map(State::Flow)).collect()
+        of_others.into_iter().chain(FlowState::ALL.map(State::Flow)).collect()
     }
 
     /// Its name in data.
@@ -121,7 +140,7 @@ impl State {
 
     /// Somebody may wait in it: the others are the rhythm of a service without work.
     pub fn is_wait(self) -> bool {
-        self != State::Many && !matches!(self.tone(), Tone::Quiet)
+        !matches!(self, State::Many | State::LogLine) && !matches!(self.tone(), Tone::Quiet)
     }
 
     fn row(self) -> Row {
@@ -145,6 +164,10 @@ impl State {
             State::Pipe => ("pipe", "waits for a pipe", Tone::Blocked),
             State::Events => ("events", "waits for events", Tone::Quiet),
             State::Kernel => ("kernel", "sleeps in the kernel", Tone::Blocked),
+            State::UringDone => ("uring-done", "done by io_uring", Tone::Blocked),
+            State::UringFailed => ("uring-failed", "failed in io_uring", Tone::Failed),
+            State::UringOpen => ("uring-open", "outstanding at io_uring", Tone::Quiet),
+            State::LogLine => ("log-line", "writes", Tone::Busy),
             State::Flow(state) => of_flow(state),
         }
     }

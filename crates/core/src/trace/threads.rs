@@ -7,18 +7,22 @@ use parshall_evidence::{Capture, FdKind, NO_SYSCALL, ThreadStall, Timeline};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
+use super::uring::Outstanding;
 use crate::units::or;
 use crate::wait::Wait;
+
+/// The call in which threads wait for requests to io_uring.
+const URING_WAIT: &str = "io_uring_enter";
 
 /// Those of processes that were asked about come first, then the others, by process and thread.
 pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     match &capture.timeline {
-        Some(timeline) => of_timeline(timeline, texts),
+        Some(timeline) => of_timeline(timeline, &mut Outstanding::new(capture), texts),
         None => of_stalls(capture, texts),
     }
 }
 
-fn of_timeline(timeline: &Timeline, texts: &mut Texts) -> Vec<Draft> {
+fn of_timeline(timeline: &Timeline, outstanding: &mut Outstanding<'_>, texts: &mut Texts) -> Vec<Draft> {
     let mut lanes: Vec<(bool, u32, Draft)> = Vec::new();
     for (tid, offs) in &timeline.off_cpu {
         let names = timeline.names.get(tid);
@@ -27,7 +31,9 @@ fn of_timeline(timeline: &Timeline, texts: &mut Texts) -> Vec<Draft> {
         let thread = names.map_or("", |names| names.thread.as_str());
         let mut spans = Vec::with_capacity(offs.len());
         for off in offs {
-            push(timeline, pid, off, texts, &mut spans);
+            let is_uring = timeline.syscalls.get(&off.syscall).is_some_and(|call| call == URING_WAIT);
+            let open = if is_uring { outstanding.text(*tid, off.begin_ns) } else { String::new() };
+            push(timeline, pid, (off, &open), texts, &mut spans);
         }
         let group = format!("{} {pid}", or(process, "process"));
         let name = format!("{} {tid}", or(thread, "thread"));
@@ -39,7 +45,13 @@ fn of_timeline(timeline: &Timeline, texts: &mut Texts) -> Vec<Draft> {
 }
 
 /// The sleep, and the wait for a CPU behind it.
-fn push(timeline: &Timeline, pid: u32, off: &OffCpu, texts: &mut Texts, out: &mut Vec<(Span, u32)>) {
+fn push(
+    timeline: &Timeline,
+    pid: u32,
+    (off, outstanding): (&OffCpu, &str),
+    texts: &mut Texts,
+    out: &mut Vec<(Span, u32)>,
+) {
     let waker = match off.waker {
         Waker::Thread(tid) | Waker::KernelThread(tid) => tid,
         Waker::Unknown | Waker::SoftIrq | Waker::HardIrq => 0,
@@ -54,7 +66,7 @@ fn push(timeline: &Timeline, pid: u32, off: &OffCpu, texts: &mut Texts, out: &mu
         }
     };
     if ready_from > off.begin_ns {
-        let text = texts.id(text(timeline, pid, off));
+        let text = texts.id(text(timeline, pid, off, outstanding));
         out.push((span(off.begin_ns, ready_from, state(timeline, off), text), waker));
     }
     if off.end_ns > ready_from {
@@ -94,8 +106,8 @@ fn of_wait(wait: Wait) -> State {
     }
 }
 
-/// The call and its object, and who ended the wait: `recvfrom 10.0.0.2:5432 · ended by a softirq`.
-fn text(timeline: &Timeline, pid: u32, off: &OffCpu) -> String {
+/// The call and its object, what is outstanding at io_uring, and who ended the wait: `recvfrom 10.0.0.2:5432 · ended by a softirq`.
+fn text(timeline: &Timeline, pid: u32, off: &OffCpu, outstanding: &str) -> String {
     let call = timeline.syscalls.get(&off.syscall).map_or("", String::as_str);
     let object = match off.fd {
         FdKind::Tcp | FdKind::Udp | FdKind::Unix | FdKind::Socket => timeline
@@ -117,7 +129,7 @@ fn text(timeline: &Timeline, pid: u32, off: &OffCpu) -> String {
     };
     let what = [call.to_owned(), object.unwrap_or_default()];
     let what = what.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ");
-    [what, ended.unwrap_or_default()]
+    [what, outstanding.to_owned(), ended.unwrap_or_default()]
         .iter()
         .filter(|part| !part.is_empty())
         .map(String::as_str)
@@ -127,6 +139,7 @@ fn text(timeline: &Timeline, pid: u32, off: &OffCpu) -> String {
 
 /// Of a rung without single events: the long times off the CPU.
 fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
+    let mut outstanding = Outstanding::new(capture);
     let mut by_tid: BTreeMap<u32, Vec<&ThreadStall>> = BTreeMap::new();
     for stall in &capture.thread_stalls {
         by_tid.entry(stall.tid).or_default().push(stall);
@@ -138,7 +151,7 @@ fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
         let (pid, comm) = record.map_or((0, ""), |record| (record.pid, record.comm.as_str()));
         let process = capture.subject.pids.iter().position(|known| *known == pid);
         let process = process.and_then(|at| capture.subject.comms.get(at)).map_or("", String::as_str);
-        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| of_stall(stall, texts)).collect();
+        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| of_stall(stall, &mut outstanding, texts)).collect();
         let group = format!("{} {pid}", or(process, "process"));
         let name = format!("{} {tid}", or(comm, "thread"));
         lanes.push((pid, Draft { of: Of::Thread(tid), group, name, spans }));
@@ -147,18 +160,20 @@ fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     lanes.into_iter().map(|(_, draft)| draft).collect()
 }
 
-fn of_stall(stall: &ThreadStall, texts: &mut Texts) -> (Span, u32) {
+fn of_stall(stall: &ThreadStall, outstanding: &mut Outstanding<'_>, texts: &mut Texts) -> (Span, u32) {
     let state = match stall.why {
         thread::OffCpu::Runnable => State::Ready,
         thread::OffCpu::Throttled => State::Throttled,
         thread::OffCpu::Blocked => of_wait(Wait::of(&stall.syscall_name, stall.fd, stall.syscall)),
     };
     let call = if stall.syscall == NO_SYSCALL { "" } else { &stall.syscall_name };
+    let open = if call == URING_WAIT { outstanding.text(stall.tid, stall.begin_ns) } else { String::new() };
+    let text = [call, &open].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ");
     let span = Span {
         begin_ns: stall.begin_ns,
         end_ns: stall.begin_ns.saturating_add(stall.ns),
         state,
-        text: texts.id(call.to_owned()),
+        text: texts.id(text),
         ended_by: None,
         stack: stall.stack,
     };

@@ -407,6 +407,7 @@ impl Window<'_> {
         subject::add_observed(&mut subject, &threads);
         Ok(Seen {
             window_ns: self.end - self.begin,
+            begin_ns: self.begin,
             subject,
             followed,
             blind,

@@ -10,6 +10,7 @@ use parshall_host::netns::Netns;
 use parshall_host::output::{ColorArg, PrintArgs};
 
 use super::value;
+use crate::log;
 use crate::report::Format;
 use crate::trial::change::Change;
 
@@ -25,6 +26,8 @@ use crate::trial::change::Change;
   parshall attach --cgroup /system.slice/nginx.service --save slow.json
   parshall attach --port 7000 -o report.txt
   parshall attach --port 7000 --event skb:kfree_skb --event page-faults
+  parshall attach --port 7000 --log --html report.html
+  parshall attach --port 80 --log /var/log/nginx/error.log --full
   parshall attach --port 7000 --html report.html --perfetto trace.pftrace
   parshall attach --port 80 --netns blue   the port in another network namespace
   parshall attach --netns blue
@@ -87,6 +90,10 @@ pub struct ObserveArgs {
     /// frequent slows the host down: the report says what it took
     #[arg(long, value_name = "NAME")]
     pub(super) event: Vec<String>,
+    /// Also keep the lines that the service writes to its stdout and stderr, or to FILE: at most 200 bytes of each and 200 a second. They
+    /// are content, which goes into the report and all its forms; without this option none is looked at. May be given several times
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = log::STREAMS)]
+    pub(super) log: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) peek: PeekArgs,
     /// Also write the evidence to FILE, which only you may read; `parshall show FILE` shows it again

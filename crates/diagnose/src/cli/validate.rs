@@ -17,6 +17,7 @@ use super::args::{
 };
 use super::value::MAX_WINDOW;
 use crate::event;
+use crate::log;
 use crate::report::{Beside, Print};
 use crate::request::{AttachRequest, DoctorRequest, Naming, ObserveOptions, ResultOptions, RunRequest, ShowRequest};
 use crate::subject::Select;
@@ -104,6 +105,8 @@ impl TryArgs {
                 progress: std::io::stderr().is_terminal(),
                 naming: Naming::Nothing,
                 events: Vec::new(),
+                log: None,
+                from_its_start: false,
                 read_relay: |_| None,
             },
             ask: !self.yes,
@@ -169,7 +172,7 @@ fn ports(given: Vec<Ports>) -> Result<Vec<u16>, UserError> {
 }
 
 impl ObserveArgs {
-    /// Checks them. Events are looked up in the kernel.
+    /// Checks them. Events are looked up in the kernel, and logs in the file system.
     fn validate(self, window: Duration, read_relay: ReadRelay) -> Result<ObserveOptions, UserError> {
         Ok(ObserveOptions {
             window,
@@ -178,6 +181,8 @@ impl ObserveArgs {
             progress: std::io::stderr().is_terminal(),
             naming: if self.save.is_some() { Naming::All } else { Naming::Shown },
             events: event::find(&self.event)?,
+            log: log::find(self.log)?,
+            from_its_start: false,
             read_relay,
         })
     }

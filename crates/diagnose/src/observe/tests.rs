@@ -15,7 +15,7 @@ use crate::testkit::session::{self, Loaded, Never};
 const WINDOW_MS: u64 = 700;
 
 /// A window in which the child does what it is told, and which ends when that is done, [`WINDOW_MS`] after its begin at the earliest.
-fn window(session: &mut Session, child: &mut Running, orders: &[&str]) -> Capture {
+pub(super) fn window(session: &mut Session, child: &mut Running, orders: &[&str]) -> Capture {
     let done = AtomicBool::new(false);
     let done = &done;
     thread::scope(|scope| {

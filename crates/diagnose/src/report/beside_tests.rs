@@ -29,6 +29,11 @@ fn hostile(name: &str) -> Capture {
     let timeline = capture.timeline.as_mut().unwrap();
     timeline.names.values_mut().for_each(|names| (names.thread, names.process) = (name.into(), name.into()));
     capture.thread_stalls.iter_mut().for_each(|stall| stall.waker_comm = name.to_owned());
+    let uring = capture.uring.as_mut().unwrap();
+    uring.cells.iter_mut().for_each(|cell| (cell.process, cell.thread) = (name.into(), name.into()));
+    uring.requests.iter_mut().for_each(|request| request.error = name.to_owned());
+    let lines = &mut capture.log.as_mut().unwrap().lines;
+    lines.iter_mut().for_each(|line| (line.process, line.text, line.to) = (name.into(), name.into(), name.into()));
     capture.stacks.iter_mut().flat_map(|stack| &mut stack.frames).for_each(|frame| frame.name = name.to_owned());
     capture
 }

@@ -98,6 +98,8 @@ fn spans(trace: &Trace) -> Vec<Event> {
             Of::Connection(_) => format!("{} from {}", lane.group, lane.name),
             Of::Thread(_) => format!("{} · {}", lane.group, lane.name),
             Of::Socket(_) => lane.name.clone(),
+            Of::Uring(_) => format!("{} · io_uring {}", lane.group, lane.name),
+            Of::Log(_) => format!("{} · {}", lane.group, lane.name),
         };
         for span in &lane.spans {
             let text = trace.text(span);
@@ -105,7 +107,7 @@ fn spans(trace: &Trace) -> Vec<Event> {
                 if text.is_empty() { span.state.label().to_owned() } else { format!("{}: {text}", span.state.label()) };
             events.push(Event {
                 at_ns: span.begin_ns,
-                ns: Some(span.ns()),
+                ns: (lane.kind != Kind::Log).then(|| span.ns()),
                 lane: name.clone(),
                 what,
                 kind: lane.kind,
@@ -141,7 +143,8 @@ fn late(call: &parshall_evidence::timeline::SocketCall) -> String {
     ms(call.at_ns.saturating_sub(call.since_ns))
 }
 
-/// The longest waits of requests, of threads and of sockets.
+/// The longest waits of requests, of threads and of sockets. Requests to io_uring are not waits by themselves: who waits for them is a
+/// thread.
 fn marked(events: &[Event]) -> BTreeSet<usize> {
     let mut marked = BTreeSet::new();
     for kind in [Kind::Requests, Kind::Thread, Kind::Socket] {

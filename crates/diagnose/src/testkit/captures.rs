@@ -6,6 +6,8 @@ use parshall_evidence::{
     Capture, CpuSample, FdKind, FlowState, Frame, NO_SYSCALL, Release, Role, Stack, ThreadStall, thread,
 };
 
+use super::further;
+
 /// A client's thread 201 sends a request, which thread 101 answers after it slept for a lock that 102 released.
 pub fn exchange() -> Capture {
     let sleep = OffCpu { waker: Waker::Thread(102), stack: Some(0), ..off(101, 300_000, 700_000, 750_000) };
@@ -51,6 +53,8 @@ pub fn exchange() -> Capture {
         ],
         thread_stalls: vec![stall],
         samples,
+        uring: Some(further::uring()),
+        log: Some(further::log()),
         ..capture(vec![flow.fill()], Vec::new())
     }
 }

@@ -1,9 +1,13 @@
 //! A child process for tests: this test binary again, in one of several roles. parshall refuses to observe itself.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use parshall_sys::uring::{Ring, Sizes};
 
 const ROLE: &str = "PARSHALL_TEST_ROLE";
 
@@ -89,6 +93,7 @@ fn run_role() {
         "slow-reader" => slow_reader(pair, port),
         "threads" => threads(port),
         "obeys" => obeys(&listener, pair),
+        "rings" => rings(port),
         other => panic!("no role {other}"),
     }
 }
@@ -149,6 +154,36 @@ fn obeys(listener: &TcpListener, first: (TcpStream, TcpStream)) {
             ["fork"] => children.push(Command::new("sleep").arg("60").spawn().expect("sleep runs")),
             _ => panic!("no such order: {line}"),
         }
+        println!("done");
+    }
+}
+
+/// Receives as many messages by io_uring as it is told to, and waits a while for one that does not come.
+fn rings(port: u16) {
+    let sizes = Sizes { requests: 8, completions: 64, groups: 1, buffers: 4, buffer_bytes: 4096 };
+    let Ok(mut ring) = Ring::open(sizes) else {
+        println!("ready {port}");
+        return;
+    };
+    let (sender, receiver) = UnixDatagram::pair().expect("a pair");
+    let wait = |ring: &mut Ring| {
+        let mut done = Vec::new();
+        ring.enter(Some(Duration::from_millis(30))).expect("the ring");
+        ring.reap(&mut done);
+        let chunks: Vec<_> = done.into_iter().filter_map(|completion| completion.chunk).collect();
+        ring.recycle(chunks);
+        ring.publish();
+    };
+    println!("ready {port}");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let request = ring.recv_messages(receiver.as_raw_fd(), 0, 1);
+        wait(&mut ring);
+        for _ in 0..line.parse::<u32>().expect("a number") {
+            sender.send(&[1; 10]).expect("there is space");
+            wait(&mut ring);
+        }
+        ring.cancel(request);
+        wait(&mut ring);
         println!("done");
     }
 }

@@ -3,6 +3,8 @@ use parshall_core::critical_path::Index;
 use parshall_core::judge::{Counted, Judged};
 use parshall_evidence::*;
 
+use super::further;
+
 /// A form of a report, beside a capture whose it need not be.
 pub fn formed<T>(form: impl Fn(&Judged<'_>, &Capture) -> T, report: &Report, capture: &Capture) -> T {
     let index = capture.timeline.as_ref().map(Index::new);
@@ -133,6 +135,8 @@ pub fn empty() -> Report {
         calls: Vec::new(),
         cpus: Vec::new(),
         events: Vec::new(),
+        uring: None,
+        log: None,
         probe: ProbeReport { observed_share: 1.0, ..ProbeReport::default() },
     }
 }
@@ -350,6 +354,8 @@ pub fn thread_cause() -> Report {
             CpuReport { cpu: 1, user: 0.02, system: 0.01, idle: 0.96, stolen: 0.01, ..CpuReport::default() },
         ],
         events: vec![drops(), EventReport { event: "major-faults".into(), ..EventReport::default() }],
+        uring: Some(further::uring_report()),
+        log: Some(further::log()),
         probe: ProbeReport {
             cpu_ms: 480.0,
             observed_share: 0.048,

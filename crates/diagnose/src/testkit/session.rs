@@ -6,6 +6,7 @@ use std::time::Duration;
 use parshall_bpf::diagnose::event::Source;
 use parshall_evidence::{Capture, Rung};
 
+use crate::log::Logs;
 use crate::observe::Session;
 use crate::request::{Naming, ObserveOptions};
 use crate::subject::{Select, resolve};
@@ -50,6 +51,11 @@ pub fn open(select: &Select, rung: Option<Rung>) -> Session {
 
 /// The same, and these events are counted.
 pub fn open_with(select: &Select, rung: Option<Rung>, events: Vec<Source>) -> Session {
+    open_further(select, rung, events, None)
+}
+
+/// The same, and the lines of these logs are kept.
+pub fn open_further(select: &Select, rung: Option<Rung>, events: Vec<Source>, log: Option<Logs>) -> Session {
     let options = ObserveOptions {
         window: Duration::from_secs(30),
         rung,
@@ -57,6 +63,8 @@ pub fn open_with(select: &Select, rung: Option<Rung>, events: Vec<Source>) -> Se
         progress: false,
         naming: Naming::Shown,
         events,
+        log,
+        from_its_start: false,
         read_relay: |_| None,
     };
     Session::open(resolve(select).expect("it runs"), &options, None).expect("some rung is possible")

@@ -290,6 +290,7 @@ impl Window<'_> {
         let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Seen {
             window_ns,
+            begin_ns: self.begin,
             subject,
             blind,
             slices: self.meter.slices(self.begin, counters.events - self.counters0.events),

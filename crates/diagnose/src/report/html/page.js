@@ -22,7 +22,9 @@ const AXIS = 26;
 const ROW = 15;
 const HEAD = 18;
 const ROWS_MAX = 6;
-const KINDS = ["Requests", "Threads", "Sockets"];
+const KINDS = ["Requests", "Threads", "Sockets", "io_uring", "Log"];
+/** Lanes whose spans may overlap, and those whose spans are moments. */
+const OVERLAPPING = [0, 3], MOMENTS = 4;
 const TONES = ["busy", "queue", "blocked", "cpu", "failed", "quiet"];
 const TONE_WORDS = {
   busy: "worked on, or on the CPU", queue: "in a queue", blocked: "waits for somebody else",
@@ -73,7 +75,7 @@ function lane(from) {
     at += from.begins[i];
     begins[i] = at;
     ends[i] = at + from.lengths[i];
-    // Requests on a connection may overlap: each goes to the first row that is free.
+    // Requests may overlap: each goes to the first row that is free.
     let row = free.findIndex((end) => end <= at);
     if (row < 0) row = Math.min(free.length, ROWS_MAX - 1);
     free[row] = Math.max(ends[i], free[row] || 0);
@@ -91,7 +93,7 @@ function firstSpan(lane, from) {
     else high = middle;
   }
   // Overlapping ones may begin long before; of others it is the one before at most.
-  return lane.kind === 0 ? 0 : Math.max(0, low - 1);
+  return OVERLAPPING.includes(lane.kind) ? 0 : Math.max(0, low - 1);
 }
 
 function helpDialog() {
@@ -392,7 +394,7 @@ class Timeline {
     const covered = new Float64Array(ROWS_MAX).fill(-1);
     for (let i = firstSpan(lane, this.shown.from); i < lane.begins.length && lane.begins[i] < this.shown.to; i++) {
       if (lane.ends[i] < this.shown.from || !wanted(i)) continue;
-      const a = this.x(lane.begins[i]), b = Math.max(this.x(lane.ends[i]), a + 0.7), row = lane.rows[i];
+      const a = this.x(lane.begins[i]), b = Math.max(this.x(lane.ends[i]), a + (lane.kind === MOMENTS ? 3 : 0.7)), row = lane.rows[i];
       // Many spans in one column look like one.
       if (b < covered[row] + 0.5 && b - a < 1) continue;
       covered[row] = Math.max(covered[row], b);

@@ -294,11 +294,13 @@ fn lane_row(lane: &Lane) -> Markup {
         Kind::Requests => "requests of",
         Kind::Thread => "thread",
         Kind::Socket => "socket",
+        Kind::Uring => "io_uring",
+        Kind::Log => "log of",
     };
     let mut sums: BTreeMap<State, (u64, u64)> = BTreeMap::new();
     for span in &lane.spans {
         let sum = sums.entry(span.state).or_default();
-        *sum = (sum.0 + span.ns(), sum.1 + 1);
+        *sum = (sum.0.saturating_add(span.ns()), sum.1 + 1);
     }
     let mut sums: Vec<(State, (u64, u64))> = sums.into_iter().collect();
     sums.sort_by_key(|(state, (ns, _))| (std::cmp::Reverse(*ns), *state));

@@ -111,7 +111,8 @@ pub fn threads(capture: &Capture, trace: &Trace, threads: &mut Threads, writer: 
     }
 }
 
-fn named(track: u64, parent: Option<u64>, name: &str, rank: u64) -> Message {
+/// A track with a name, below another one.
+pub fn named(track: u64, parent: Option<u64>, name: &str, rank: u64) -> Message {
     let mut descriptor = Message::default();
     descriptor.uint(1, track).text(2, &clean(name)).uint(12, rank);
     if let Some(parent) = parent {

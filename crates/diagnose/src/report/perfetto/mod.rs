@@ -1,5 +1,6 @@
 //! The capture and its report as a trace for Perfetto (https://perfetto.dev): native lanes of threads with who woke them, and tracks of
-//! what threads waited for, of requests and of sockets. The page is a slice over the whole window.
+//! what threads waited for, of requests, of sockets, of requests to io_uring and of log lines. The page is a slice over the whole window.
+mod further;
 mod lanes;
 mod proto;
 mod sched;
@@ -34,6 +35,8 @@ pub fn perfetto(judged: &Judged<'_>, capture: &Capture) -> Vec<u8> {
     lanes::threads(capture, &trace, &mut threads, &mut writer);
     lanes::calls(capture, &mut threads, &mut writer);
     lanes::sockets(&trace, &mut writer);
+    further::uring(&trace, &mut writer);
+    further::log(&trace, &mut writer);
     samples(capture, &mut threads, &mut writer);
     sched::bundles(capture).iter().for_each(|bundle| writer.scheduler(bundle));
     writer.finish()

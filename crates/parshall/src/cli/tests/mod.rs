@@ -149,6 +149,10 @@ fn attach_options() {
     assert_eq!(plain.observe.window, Duration::from_secs(5));
     assert_eq!(plain.observe.rung, None);
     assert!(plain.observe.peek && !attach("parshall attach --port 80 --no-peek").observe.peek);
+    assert!(plain.observe.log.is_none());
+    let streams = attach("parshall attach --log --port 80").observe.log;
+    assert!(streams.is_some() && streams == attach("parshall attach --port 80 --log -").observe.log);
+    assert_ne!(streams, attach("parshall attach --port 80 --log /proc/self/exe --log").observe.log);
     assert_eq!(plain.results.output.format, report::Format::Text);
     assert!(plain.results.save.is_none());
     let full = attach("parshall attach --port 80 --for 500ms --rung procfs --format json --color always --save x.json");
