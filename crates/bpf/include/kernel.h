@@ -680,10 +680,22 @@ struct pcpu_hot {
 	int preempt_count;
 };
 
+/* What a thread has in its registers while it does not run: its thread pointer among them. */
+struct thread_struct {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long fsbase;
+#else
+	struct {
+		unsigned long tp_value;
+	} uw;
+#endif
+};
+
 struct task_struct {
 #if defined(__TARGET_ARCH_arm64)
 	struct thread_info thread_info;
 #endif
+	struct thread_struct thread;
 	unsigned int __state;
 	unsigned int flags;
 	/* Unsigned, so that libbpf can narrow the load: one byte since 7.2, four before. */

@@ -10,6 +10,7 @@ pub mod event;
 pub mod features;
 pub mod flow;
 pub mod frame;
+pub mod interpreter;
 pub mod lifecycle;
 mod loaded;
 pub mod log;

@@ -2,6 +2,7 @@
 /* The object that is loaded: one header per probe, in the order of their dependencies. */
 #include "diagnose/common.bpf.h"
 #include "diagnose/thread/account.bpf.h"
+#include "diagnose/interpreter/probe.bpf.h"
 #include "diagnose/frame/probe.bpf.h"
 #include "diagnose/timeline/probe.bpf.h"
 #include "diagnose/thread/probe.bpf.h"

@@ -11,9 +11,10 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::features::{self, Missing, Refused};
+use super::interpreter::InterpreterWire;
 use super::lifecycle::{FlowDump, Owner};
 use super::loaded::{Loaded, Programs, empty, entries, shared_parts};
 use super::net::{NetKey, NetValue};
@@ -117,6 +118,8 @@ pub struct Config {
     pub without_children: bool,
     /// The first bytes of calls are not looked at: no call has a frame.
     pub without_frames: bool,
+    /// The functions that interpreters run are reported, of processes that [`Probes::add_interpreter`] adds.
+    pub interpreters: bool,
     /// The kernel is taken as one before 5.12: for tests.
     pub as_older: bool,
     /// The kernel is taken as one that takes no programs at functions: for tests.
@@ -372,6 +375,17 @@ impl Probes {
         let _ = self.programs.skel.maps.tgids.delete(&tgid.to_ne_bytes());
     }
 
+    /// Reports from now on which functions the interpreter of a process runs. False if there are as many already as the table holds.
+    pub fn add_interpreter(&self, tgid: u32, interpreter: &InterpreterWire) -> bool {
+        let map = &self.programs.skel.maps.interpreters;
+        map.update(&tgid.to_ne_bytes(), interpreter.as_bytes(), MapFlags::ANY).is_ok()
+    }
+
+    /// Forgets the interpreters of all processes, before a window: their numbers can be reused.
+    pub fn forget_interpreters(&self) {
+        empty(&self.programs.skel.maps.interpreters);
+    }
+
     /// Prepares a window, before its first slice: what an earlier one has left in the ledgers and cells is emptied. Returns the ledgers of
     /// the subject's threads as they were, and calls `each` with those of its sockets: the figures of the kernel in them are those at the
     /// begin of the window.
@@ -523,6 +537,7 @@ fn configure(rodata: &mut skel::types::rodata, config: &Config) {
     rodata.recent_jiffies = config.recent_jiffies;
     rodata.follow_children = (!config.without_children).into();
     rodata.peek = (!config.without_frames).into();
+    rodata.interpreters_wanted = config.interpreters.into();
     rodata.call_flags = call_flags();
     rodata.kernel_stack_bytes = kernel_stack_bytes(rustix::param::page_size() as u64);
     rodata.preempt_count_from_rq = preempt_count_from_rq();
@@ -654,11 +669,13 @@ mod tests {
         assert_eq!(size_of::<super::super::lifecycle::SnapshotWire>(), size_of::<wire::snapshot>());
         assert_eq!(size_of::<super::super::lifecycle::FlowKey>(), size_of::<wire::flow_key>());
         assert_eq!(size_of::<NetKey>(), size_of::<wire::net_key>());
+        assert_eq!(size_of::<InterpreterWire>(), size_of::<wire::interpreter>());
         assert_eq!(size_of::<NetValue>(), size_of::<wire::net_value>());
         // The skeleton has no types of records: records.h asserts the same sizes.
         assert_eq!(size_of::<OffCpuWire>(), 64);
         assert_eq!(size_of::<CallWire>(), 56);
         assert_eq!(size_of::<UdpCallWire>(), 104);
+        assert_eq!(size_of::<super::super::interpreter::InterpretedWire>(), 1184);
         assert_eq!(size_of::<OffKey>(), size_of::<wire::off_key>());
         assert_eq!(size_of::<SysKey>(), size_of::<wire::sys_key>());
         assert_eq!(size_of::<SysValue>(), size_of::<wire::sys_value>());

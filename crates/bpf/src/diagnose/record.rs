@@ -2,7 +2,7 @@
 use zerocopy::FromBytes;
 
 use super::record_head::RecordHead;
-use super::{flow, lifecycle, sample, signal, thread, timeline, udp};
+use super::{flow, interpreter, lifecycle, sample, signal, thread, timeline, udp};
 use crate::bytes::read;
 
 /// A decoded record. Times are CLOCK_MONOTONIC nanoseconds.
@@ -30,6 +30,8 @@ pub enum Event {
     StopSignal(signal::StopSignalWire),
     /// The memory of the user stack that has the same thread and sequence number.
     UserMemory(Box<thread::UserMemoryWire>),
+    /// The functions that a thread runs in an interpreter, before the sample or behind the user stack that they belong to.
+    Interpreted(Box<interpreter::InterpretedWire>),
 }
 
 /// Decodes one record. Returns `None` if its kind or length is unknown.
@@ -48,6 +50,7 @@ pub fn decode(bytes: &[u8]) -> Option<Event> {
         10 => Event::FlowEnd(Box::new(read::<lifecycle::ShortFlowEndWire>(bytes)?.dump())),
         11 => Event::StopSignal(read(bytes)?),
         12 => Event::UserMemory(Box::new(read(bytes)?)),
+        13 => Event::Interpreted(Box::new(read(bytes)?)),
         _ => return None,
     };
     Some(event)
@@ -76,7 +79,7 @@ mod tests {
                 .map(|i| {
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(i as u64 | 1);
                     if i == 0 {
-                        (seed % 13) as u8
+                        (seed % 14) as u8
                     } else if i < 4 {
                         0
                     } else {
@@ -92,6 +95,7 @@ mod tests {
                     Event::Sample(s) => drop((s.kernel_stack().len(), s.user_stack().len())),
                     Event::FlowEnd(d) => drop(d.cells()),
                     Event::UserMemory(m) => drop(m.memory().len()),
+                    Event::Interpreted(i) => drop(i.frames().len()),
                     Event::OffCpu(o) => assert!(format!("{:?}", o.waker_context()).len() > 3),
                     Event::UdpCall(u) => assert_eq!(u.addresses().0.port(), u.sport),
                     Event::ThreadEnd(_) | Event::Call(_) | Event::StopSignal(_) => {}

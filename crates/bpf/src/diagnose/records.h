@@ -42,7 +42,7 @@ enum call_op { OP_RECEIVE, OP_SEND, OP_ACCEPT };
 
 enum record_kind {
 	REC_FLOW_STALL = 1, REC_THREAD_STALL, REC_USER_STACK, REC_SAMPLE, REC_FLOW_END, REC_THREAD_END, REC_OFF_CPU, REC_CALL,
-	REC_UDP_CALL, REC_SHORT_FLOW_END, REC_STOP_SIGNAL, REC_USER_MEMORY
+	REC_UDP_CALL, REC_SHORT_FLOW_END, REC_STOP_SIGNAL, REC_USER_MEMORY, REC_INTERPRETED
 };
 
 struct flow_key {
@@ -253,6 +253,42 @@ struct sample_rec {
 	u64 ustack[USTACK_MAX];
 };
 
+/* Where an interpreter of a process has what a stack is made of: an address, and the offsets of fields. */
+struct interpreter {
+	u64 interpreters;      /* address of the pointer to the first interpreter */
+	u32 next_interpreter;  /* in an interpreter: the next one */
+	u32 first_state;       /* and the state of its first thread */
+	u32 next_state;        /* in the state of a thread: the next one */
+	u32 state_identity;    /* pthread_self() of the thread */
+	u32 state_frame;       /* its innermost frame, or a structure that has it */
+	u32 through_cframe;    /* 1: such a structure */
+	u32 cframe_frame;      /* in that structure: the innermost frame */
+	u32 frame_caller;      /* in a frame: the frame that called it */
+	u32 frame_code;
+	u32 frame_instruction;
+	u32 frame_kind;        /* a byte that says how the frame came to be */
+	u32 pad;
+};
+
+#define INTERPRETED_MAX 48
+
+struct interpreted_frame {
+	u64 code;        /* address of the code object */
+	u64 instruction; /* its address, or in the low half its number */
+	u64 kind;        /* in the lowest byte */
+};
+
+/* The functions that a thread runs in an interpreter, innermost first: of a sample with the same time, or of the user stack with the same
+ * thread and sequence number. */
+struct interpreted_rec {
+	struct record_head head;
+	u32 tgid;
+	u32 seq;
+	u32 n_frames;
+	u32 more; /* 1: there are more */
+	struct interpreted_frame frames[INTERPRETED_MAX];
+};
+
 /* The state of a thread between two events, and its ledger. In task storage. */
 struct thread {
 	u64 since;        /* begin of the current state */
@@ -440,7 +476,7 @@ struct stop_signal_rec {
 };
 
 _Static_assert(sizeof(struct off_cpu_rec) == 64 && sizeof(struct call_rec) == 56 && sizeof(struct udp_call_rec) == 104 &&
-		       sizeof(struct stop_signal_rec) == 48,
+		       sizeof(struct stop_signal_rec) == 48 && sizeof(struct interpreted_rec) == 1184,
 	       "the decoders have the same sizes");
 
 /* Written by the iterator over files: a process has this socket open. */

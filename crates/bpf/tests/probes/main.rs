@@ -5,6 +5,7 @@ mod probed;
 
 mod events;
 mod frames;
+mod interpreters;
 mod load;
 mod log;
 mod timeline;

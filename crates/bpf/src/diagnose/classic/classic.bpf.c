@@ -491,7 +491,7 @@ int on_sample(void *ctx)
 	r = RESERVE(sample_rec);
 	if (!r)
 		return 0;
-	take_sample(ctx, r, id);
+	take_sample(ctx, r, id, bpf_ktime_get_ns());
 	c = thread_of((u32)id);
 	/* The system call is known only during a slice. */
 	r->nr = !r->user && active && c && c->call_gen == slice_gen && c->t.sys_t0 ? c->t.sys_nr : -1;

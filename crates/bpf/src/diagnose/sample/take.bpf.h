@@ -5,13 +5,13 @@
 
 #include "diagnose/thread/account.bpf.h"
 
-static __always_inline void take_sample(void *ctx, struct sample_rec *r, u64 id)
+static __always_inline void take_sample(void *ctx, struct sample_rec *r, u64 id, u64 at)
 {
 	long n;
 
 	r->head.kind = REC_SAMPLE;
 	r->head.tid = (u32)id;
-	r->head.at = bpf_ktime_get_ns();
+	r->head.at = at;
 	r->tgid = id >> 32;
 	/* A sample taken in user mode has no kernel stack. */
 	n = bpf_get_stack(ctx, r->kstack, sizeof(r->kstack), 0);

@@ -101,8 +101,11 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	if (!t)
 		return 0;
 	/* The user stack of a stall can only be read when the thread is the current task. */
-	if (t->want_ustack && emit_user_stack(ctx, t, user_sp(regs)) < FRAMES_WHOLE)
-		emit_user_memory(regs, t);
+	if (t->want_ustack) {
+		if (emit_user_stack(ctx, t, user_sp(regs)) < FRAMES_WHOLE)
+			emit_user_memory(regs, t);
+		emit_interpreted(bpf_get_current_pid_tgid(), t->seq, 0);
+	}
 	add_call(t, ret, slice_now());
 	if (ret >= 0 && call_is(syscall_nr(regs), CALL_ACCEPTS))
 		emit_accept(ret);
