@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Hop, HopKind, Limit};
+use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Frame, Hop, HopKind, Interpreted, Limit};
 
 use crate::judge::facts::requests::{PartFact, ServiceFact, blocked_in, turn_of};
 use crate::judge::facts::{Facts, Spent};
@@ -257,14 +257,27 @@ pub fn named(hop: &Hop) -> String {
     }
 }
 
-/// The innermost function of the program's own in a wait, in brackets.
+/// The innermost function of the program's own in a wait: in brackets, or where an interpreter runs it with file and line.
 fn function(capture: &Capture, hop: &Hop) -> String {
     const LIBRARY: [&str; 10] =
         ["0x", "_", "futex", "pthread", "syscall", "sem", "do_futex", "clock_nanosleep", "nanosleep", "epoll"];
     let stack = hop.stack.and_then(|i| capture.stacks.get(i as usize));
+    if let Some(own) = stack.and_then(|stack| own_interpreted(&stack.frames)) {
+        return format!(" from {}", report::simplified(&own.name));
+    }
     let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel && !f.module.contains("libc"));
     let own = frames.find(|f| !LIBRARY.iter().any(|p| f.name.starts_with(p)));
     own.map_or_else(String::new, |f| format!(" ({})", report::simplified(without_arguments(&f.name))))
+}
+
+/// The function of an interpreted stack that is the application's own, or that of the packages that it uses: the innermost one. The code
+/// outside of all functions has only begun what runs.
+pub fn own_interpreted(frames: &[Frame]) -> Option<&Frame> {
+    let interpreted = frames.iter().filter_map(|frame| {
+        let outside = frame.name.starts_with("<module>");
+        Some((if outside { Interpreted::Library } else { frame.interpreted()? }, frame))
+    });
+    interpreted.min_by_key(|(from, _)| *from).map(|(_, frame)| frame)
 }
 
 /// A C++ function without the types of its arguments.

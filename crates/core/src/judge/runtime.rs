@@ -52,7 +52,7 @@ impl Runtime {
                 format!("start it with -XX:+PreserveFramePointer, and run: jcmd {pid} Compiler.perfmap")
             }
             Runtime::Node => "start it with --perf-basic-prof --interpreted-frames-native-stack".to_string(),
-            Runtime::Python => "start it with PYTHONPERFSUPPORT=1 (Python 3.12 and later)".to_string(),
+            Runtime::Python => "observe it with --interpreters".to_string(),
             Runtime::Ruby => "start it with --yjit --yjit-perf".to_string(),
             Runtime::DotNet => "start it with DOTNET_PerfMapEnabled=1".to_string(),
         }

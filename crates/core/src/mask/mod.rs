@@ -9,7 +9,9 @@ mod names;
 use std::net::{IpAddr, SocketAddr};
 
 use parshall_evidence::timeline::Timeline;
-use parshall_evidence::{Capture, Hop, Object, Origin, RelayStart, Stack, Stopper, Waiting};
+use parshall_evidence::{
+    Capture, Frame, Hop, Interpreted, Object, Origin, RelayStart, Stack, Stopper, Waiting, function_and_line,
+};
 
 use names::Names;
 
@@ -179,6 +181,10 @@ fn stopper(names: &mut Names, stopper: &mut Stopper) {
 /// Functions stay. Interpreters have names with the path of a file in them.
 fn stack(names: &mut Names, stack: &mut Stack) {
     for frame in stack.frames.iter_mut().filter(|frame| !frame.kernel) {
+        if let Some(from) = frame.interpreted() {
+            *frame = interpreted(names, frame, from);
+            continue;
+        }
         names.object(&mut frame.module);
         if let Some(at) = frame.name.find([' ', ':']).and_then(|at| Some(at + frame.name[at..].find('/')?))
             && frame.name[..at].ends_with([' ', ':'])
@@ -188,6 +194,20 @@ fn stack(names: &mut Names, stack: &mut Stack) {
             frame.name.push_str(&path);
         }
     }
+}
+
+/// Files of the application have pseudonyms, those of packages and of the language do not.
+fn interpreted(names: &mut Names, frame: &Frame, from: Interpreted) -> Frame {
+    let mut object = frame.object().to_owned();
+    names.object(&mut object);
+    let mut name = frame.name.clone();
+    let parts = function_and_line(&frame.name).and_then(|(text, line)| Some((text.rsplit_once(" (")?, line)));
+    if let Some(((function, file), line)) = parts.filter(|_| from == Interpreted::Application) {
+        let mut path = format!("/{file}");
+        names.path(&mut path);
+        name = format!("{function} ({}:{line})", path.trim_start_matches('/'));
+    }
+    Frame::of_interpreter(name, &object, from)
 }
 
 /// Options and numbers of the command line stay, and the values of the others do not.

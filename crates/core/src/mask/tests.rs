@@ -1,6 +1,6 @@
 //! Captures made by hand, and what is left of them.
 use parshall_evidence::timeline::Names;
-use parshall_evidence::{EventCell, EventCounts, Frame, Log, LogLine, Stack, Subject, Uring, UringCell, UringWaits};
+use parshall_evidence::{EventCell, EventCounts, Frame, Interpreted, Log, LogLine, Stack, Subject, Uring, UringCell, UringWaits};
 use proptest::prelude::*;
 
 use super::*;
@@ -27,7 +27,14 @@ fn secret() -> Capture {
     timeline.stopped_by.insert(100, Stopper::Words("billing 100 (SIGSTOP)".to_owned()));
     let frame =
         |name: &str| Frame { name: name.to_owned(), module: "/srv/billing/bin/billing".to_owned(), kernel: false };
-    let frames = vec![frame("checkout"), frame("py::pay:/srv/billing/pay.py"), frame("operator/(int, int)")];
+    let python = |name: &str, from| Frame::of_interpreter(name.to_owned(), "python3.11", from);
+    let frames = vec![
+        frame("checkout"),
+        frame("py::pay:/srv/billing/pay.py"),
+        frame("operator/(int, int)"),
+        python("pay (billing/smith.py:7)", Interpreted::Application),
+        python("wait (threading.py:320)", Interpreted::Library),
+    ];
     let words = ["parshall", "attach", "--cgroup", "/smith.slice", "--for=3s", "--save=/root/smith", "-o/root/smith"];
     let cell = EventCell {
         process: "billing".to_owned(),
@@ -108,8 +115,18 @@ fn nothing_of_the_host_is_left() {
     for word in ["billing", "mith", "10.1.2.3", "web1", "/srv", "/root"] {
         assert!(!text.contains(word), "{word}: {text}");
     }
-    let names: Vec<&str> = capture.stacks[0].frames.iter().map(|frame| frame.name.as_str()).collect();
+    let frames = &capture.stacks[0].frames;
+    let names: Vec<&str> = frames[..3].iter().map(|frame| frame.name.as_str()).collect();
     assert_eq!(names, ["checkout", "py::pay:/path-b.py", "operator/(int, int)"], "names of functions stay");
+    let of_python: Vec<_> =
+        frames[3..].iter().map(|frame| (frame.name.as_str(), frame.object(), frame.interpreted())).collect();
+    assert_eq!(
+        of_python,
+        [
+            ("pay (path-c.py:7)", "python3.11", Some(Interpreted::Application)),
+            ("wait (threading.py:320)", "python3.11", Some(Interpreted::Library))
+        ]
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Functions that causes found in the requests' paths share: the loss to one thing, its place, and the candidate made of it.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Evidence, Hop, HopKind, Limit, PeerCommand, Place, Service};
+use parshall_evidence::{Evidence, Frame, Hop, HopKind, Limit, PeerCommand, Place, Service, function_and_line};
 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::denial::{Denial, share};
@@ -249,7 +249,7 @@ pub enum Mode {
 
 /// The functions in which threads were sampled most in one mode, at most three; the first carries a stack.
 pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<Evidence> {
-    let mut by_name = BTreeMap::<&str, (u64, u64, usize)>::new();
+    let mut by_name = BTreeMap::<&str, (u64, u64, usize, &str)>::new();
     let mut total = 0u64;
     for sample in facts.capture.samples.iter().filter(|s| of(s.tid) && s.user == (mode == Mode::User)) {
         total = total.saturating_add(sample.count);
@@ -257,11 +257,13 @@ pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<E
             continue;
         };
         let frames = &facts.capture.stacks[stack].frames;
-        let Some(frame) = frames.iter().find(|f| f.kernel == (mode == Mode::Kernel)) else { continue };
-        let entry = by_name.entry(&frame.name).or_insert((0, 0, stack));
+        let Some(frame) = innermost(frames, mode) else { continue };
+        // A function that an interpreter runs counts with all of its lines, and is shown with the one of its most frequent stack.
+        let function = function_and_line(&frame.name).map_or(frame.name.as_str(), |(function, _)| function);
+        let entry = by_name.entry(function).or_insert((0, 0, stack, &frame.name));
         entry.0 = entry.0.saturating_add(sample.count);
         if sample.count > entry.1 {
-            (entry.1, entry.2) = (sample.count, stack);
+            (entry.1, entry.2, entry.3) = (sample.count, stack, &frame.name);
         }
     }
     let mut list: Vec<_> = by_name.into_iter().collect();
@@ -269,7 +271,7 @@ pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<E
     list.into_iter()
         .take(3)
         .enumerate()
-        .map(|(rank, (name, (count, _, stack)))| {
+        .map(|(rank, (_, (count, _, stack, name)))| {
             let frames = &facts.capture.stacks[stack].frames;
             Evidence {
                 count: Some(count),
@@ -278,6 +280,14 @@ pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<E
             }
         })
         .collect()
+}
+
+/// The frame that a sample counts for. In an interpreter it is the application's function, whatever that calls.
+fn innermost(frames: &[Frame], mode: Mode) -> Option<&Frame> {
+    match mode {
+        Mode::Kernel => frames.iter().find(|f| f.kernel),
+        Mode::User => chain::own_interpreted(frames).or_else(|| frames.iter().find(|f| !f.kernel)),
+    }
 }
 
 /// The same for all threads of a process.

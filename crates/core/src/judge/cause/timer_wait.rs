@@ -59,7 +59,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Confidence, Frame, HopKind, Stack};
+    use parshall_evidence::{Capture, Confidence, Frame, HopKind, Interpreted, Stack};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -94,6 +94,31 @@ mod tests {
         assert_eq!(report.verdict.confidence, Confidence::Medium, "its holder was not seen");
         let text = &report.findings[0].chain[0].text;
         assert!(text.ends_with("(handler::ha_index_read_map)"), "{text}");
+    }
+
+    #[test]
+    fn the_sleep_of_a_python_program_is_named_with_its_line() {
+        let way = Hops::new().thread(100, 101, "python3").on(HopKind::Timer, "clock_nanosleep").stack(0);
+        let mut capture = with(ServiceBuilder::new(7000).requests(20, 100.0).part(way, 0.98).cpu(0.02));
+        let python = |name: &str, from| Frame::of_interpreter(name.to_string(), "python3.11", from);
+        let native = Frame { name: "clock_nanosleep".to_string(), module: "libc.so.6".to_string(), kernel: false };
+        let frames = vec![
+            native,
+            python("wait (threading.py:320)", Interpreted::Library),
+            python("retry (tenacity/__init__.py:9)", Interpreted::Package),
+            python("_view_orders (app.py:42)", Interpreted::Application),
+            python("dispatch (flask/app.py:1823)", Interpreted::Package),
+            python("<module> (app.py:60)", Interpreted::Application),
+        ];
+        let text = |frames: &[Frame], capture: &mut Capture| {
+            capture.stacks = vec![Stack { frames: frames.to_vec() }];
+            judge(capture).findings[0].chain[0].text.clone()
+        };
+        let own = "waits for a timer in clock_nanosleep from _view_orders (app.py:42)";
+        assert_eq!(text(&frames, &mut capture), own);
+        // A thread that runs nothing of the application's.
+        let library = [frames[0].clone(), frames[1].clone(), frames[5].clone()];
+        assert!(text(&library, &mut capture).ends_with(" from wait (threading.py:320)"));
     }
 
     #[test]

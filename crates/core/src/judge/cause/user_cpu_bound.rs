@@ -31,6 +31,9 @@ pub const CAUSE: Cause = Cause {
     testable: record::threads,
 };
 
+/// Runs the functions of Python programs, which have names of their own.
+const PYTHON_LOOP: &str = "_PyEval_EvalFrame";
+
 const BUSIEST: &str = "of the busiest thread's time on a CPU";
 
 /// Share of its working time that the thread runs, and of its CPU time that it runs in user mode.
@@ -81,7 +84,7 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     } else {
         "Spend less CPU per request, or spread the work over more threads, as far as there are CPUs."
     };
-    let unnamed = hot.first().is_some_and(|e| is_address(&e.what));
+    let unnamed = hot.first().is_some_and(|e| is_address(&e.what) || e.what.starts_with(PYTHON_LOOP));
     let names = runtime.filter(|_| unnamed).map(|r| format!(" To see them named, {}.", r.how_to_name(leaf.pid)));
     if let Some(thread) = facts.thread(leaf.tid) {
         hot.insert(0, words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));
@@ -285,6 +288,48 @@ mod tests {
         let report = crate::judge::judge(&capture);
         assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
         assert!(report.findings[0].fix.text.contains("jcmd 100 Compiler.perfmap"), "{}", report.findings[0].fix.text);
+    }
+
+    #[test]
+    fn a_python_function_is_hot_with_all_of_its_lines() {
+        use parshall_evidence::{HopKind, Interpreted};
+
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        let way = Hops::new().thread(100, 101, "python3").on(HopKind::OnCpu, "");
+        let mut capture = with(ServiceBuilder::new(7000).requests(200, 20.0).part(way, 1.0));
+        let python = |name: &str, from| Frame::of_interpreter(name.to_string(), "python3.11", from);
+        let own = |name: &str| python(name, Interpreted::Application);
+        let memmove = Frame { name: "memmove".to_string(), module: "libc.so.6".to_string(), kernel: false };
+        let stacks = [
+            (40, vec![memmove, own("price (app.py:10)"), own("main (app.py:60)")]),
+            (50, vec![own("price (app.py:12)"), own("main (app.py:60)")]),
+            (60, vec![python("dumps (encoder.py:200)", Interpreted::Library), own("reply (app.py:30)")]),
+        ];
+        capture.stacks = stacks.iter().map(|(_, frames)| Stack { frames: frames.clone() }).collect();
+        let sample = |(stack, (count, _)): (usize, &(u64, Vec<Frame>))| CpuSample {
+            tid: 101,
+            user: true,
+            syscall: NO_SYSCALL,
+            syscall_name: String::new(),
+            stack: Some(stack as u32),
+            count: *count,
+        };
+        capture.samples = stacks.iter().enumerate().map(sample).collect();
+        let report = crate::judge::judge(&capture);
+        assert!(report.verdict.summary.contains("Most of it in price (app.py:12)."), "{}", report.verdict.summary);
+        let hot: Vec<(&str, Option<u64>)> = report.findings[0]
+            .evidence
+            .iter()
+            .filter(|e| e.what.contains(" ("))
+            .map(|e| (e.what.as_str(), e.count))
+            .collect();
+        assert_eq!(hot, [("price (app.py:12)", Some(90)), ("reply (app.py:30)", Some(60))]);
+        assert!(!report.findings[0].fix.text.contains("--interpreters"));
+        // Without the functions, the loop that runs them.
+        let eval = Frame { name: "_PyEval_EvalFrameDefault".into(), module: "python3.11".into(), kernel: false };
+        capture.stacks.iter_mut().for_each(|stack| stack.frames = vec![eval.clone()]);
+        let report = crate::judge::judge(&capture);
+        assert!(report.findings[0].fix.text.contains("observe it with --interpreters"));
     }
 
     #[test]
