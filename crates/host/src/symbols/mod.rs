@@ -1,10 +1,12 @@
 //! Stacks of addresses: stores each distinct one once, and names its frames while the process still runs.
+mod dynamic_symbols;
 mod elf;
 mod elf_copy;
 mod frame;
 mod maps;
 mod names;
 mod perf_map;
+pub mod python;
 mod unwind;
 mod unwind_info;
 
@@ -16,6 +18,7 @@ use super::left_out;
 use super::timed_worker::TimedWorker;
 use frame::{FRAMES_MAX, hex_frame};
 use names::Names;
+use python::{Id, Interpreters, Place, RawFrame};
 use unwind::Unwinders;
 pub use unwind::UserStack;
 
@@ -27,6 +30,8 @@ struct Raw {
     tgid: u32,
     kernel: Vec<u64>,
     user: Vec<u64>,
+    /// Functions that an interpreter runs in the user frames, innermost first.
+    interpreted: Vec<Id>,
 }
 
 /// Names addresses of the kernel's code, in order; None when it cannot name any.
@@ -46,6 +51,7 @@ pub struct Stacks {
     names: HashMap<(u32, u64), Frame>,
     ids: HashMap<Raw, u32>,
     stacks: Vec<Raw>,
+    interpreters: Interpreters,
 }
 
 impl Stacks {
@@ -59,7 +65,8 @@ impl Stacks {
             let mut unwinders = Unwinders::new();
             Box::new(move |stack: UserStack| unwinders.unwind(&stack))
         });
-        Self { namer, unwinder, kernel, eager, names: HashMap::new(), ids: HashMap::new(), stacks: Vec::new() }
+        let (names, ids, stacks) = (HashMap::new(), HashMap::new(), Vec::new());
+        Self { namer, unwinder, kernel, eager, names, ids, stacks, interpreters: Interpreters::default() }
     }
 
     /// Interns a stack of kernel and user addresses, innermost first, and returns its id.
@@ -70,14 +77,40 @@ impl Stacks {
         if self.eager {
             self.name(tgid, user);
         }
-        self.keep(Raw { tgid, kernel: kernel.to_vec(), user: user.to_vec() })
+        self.keep(Raw { tgid, kernel: kernel.to_vec(), user: user.to_vec(), interpreted: Vec::new() })
+    }
+
+    /// A process was seen that may run an interpreter. Where that is, the first time that it is found.
+    pub fn see_process(&mut self, tgid: u32) -> Option<Place> {
+        self.interpreters.see(tgid)
+    }
+
+    /// The functions that an interpreter was seen to run in a process, innermost first.
+    pub fn functions(&mut self, tgid: u32, frames: &[RawFrame]) -> Vec<Id> {
+        self.interpreters.functions(tgid, frames)
+    }
+
+    /// Interns a stack like an interned one, in which an interpreter of its process runs these functions. None for no stack at all.
+    pub fn interpreted(&mut self, tgid: u32, stack: Option<u32>, functions: &[Id]) -> Option<u32> {
+        if functions.is_empty() {
+            return stack;
+        }
+        let native = stack.and_then(|id| self.stacks.get(id as usize));
+        let (kernel, user) = native.map(|raw| (raw.kernel.clone(), raw.user.clone())).unwrap_or_default();
+        self.keep(Raw { tgid, kernel, user, interpreted: functions.to_vec() }).or(stack)
     }
 
     /// Interns a stack with the kernel frames of `kernel` above the user frames of `user`, both interned already.
     pub fn join(&mut self, kernel: Option<u32>, user: Option<u32>) -> Option<u32> {
         let (Some(k), Some(u)) = (kernel, user) else { return kernel.or(user) };
         let (k, u) = (&self.stacks[k as usize], &self.stacks[u as usize]);
-        self.keep(Raw { tgid: u.tgid, kernel: k.kernel.clone(), user: u.user.clone() })
+        let interpreted = if u.interpreted.is_empty() { &k.interpreted } else { &u.interpreted };
+        self.keep(Raw {
+            tgid: u.tgid,
+            kernel: k.kernel.clone(),
+            user: u.user.clone(),
+            interpreted: interpreted.clone(),
+        })
     }
 
     /// The addresses of a user stack, innermost first, by the call frame information of the files that its process has mapped. They
@@ -121,7 +154,11 @@ impl Stacks {
         };
         let whole = |raw: &Raw| {
             let kernel = raw.kernel.iter().map(|a| frame(0, *a));
-            let frames = kernel.chain(raw.user.iter().map(|a| frame(raw.tgid, *a)));
+            let mut user: Vec<Frame> = raw.user.iter().map(|a| frame(raw.tgid, *a)).collect();
+            if !raw.interpreted.is_empty() {
+                user = self.interpreters.merged(raw.tgid, user, &raw.interpreted);
+            }
+            let frames = kernel.chain(user);
             Stack { frames: frames.filter(|frame| !is_probe(frame)).take(FRAMES_MAX).collect() }
         };
         self.stacks.iter().map(whole).collect()

@@ -11,6 +11,8 @@ use super::maps::Mapping;
 /// PT_LOAD and PT_GNU_EH_FRAME (elf.h).
 const LOAD: u32 = 1;
 const EH_FRAME: u32 = 0x6474_e550;
+/// PF_X, a flag of a segment.
+const EXECUTABLE: u32 = 1;
 /// Size of a program header of a 64-bit file.
 const HEADER_BYTES: usize = 56;
 /// Program headers that are read at most.
@@ -34,6 +36,7 @@ pub struct UnwindInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Segment {
     kind: u32,
+    executable: bool,
     at: u64,
     address: u64,
     bytes: u64,
@@ -62,12 +65,7 @@ impl UnwindInfo {
 
     /// The file as it is mapped; None when this is no mapping of one of its segments.
     pub fn module(&self, mapping: &Mapping) -> Option<Module<Data>> {
-        let page = parshall_sys::clock::page_bytes();
-        let mut loaded = self.segments.iter().filter(|s| s.kind == LOAD);
-        // A mapping begins with the page that holds the segment's first byte.
-        let segment =
-            loaded.find(|s| mapping.offset >= s.at & !(page - 1) && mapping.offset < s.at.saturating_add(s.bytes))?;
-        let loaded_at = mapping.range.start.wrapping_add(segment.at.wrapping_sub(mapping.offset));
+        let base = mapped_base(&self.segments, mapping)?;
         let range = |(address, data): &(u64, Data)| *address..address.saturating_add(data.len() as u64);
         let info = ExplicitModuleSectionInfo {
             eh_frame_hdr_svma: Some(range(&self.index)),
@@ -76,9 +74,24 @@ impl UnwindInfo {
             eh_frame: Some(self.frames.1.clone()),
             ..ExplicitModuleSectionInfo::default()
         };
-        let base = loaded_at.wrapping_sub(segment.address);
         Some(Module::new(mapping.module(), mapping.range.clone(), base, info))
     }
+}
+
+/// What is added to the addresses in a file where it is mapped; None when this is no mapping of one of its segments.
+pub fn base(file: &File, mapping: &Mapping) -> Option<u64> {
+    mapped_base(&segments(file)?, mapping)
+}
+
+fn mapped_base(segments: &[Segment], mapping: &Mapping) -> Option<u64> {
+    let page = parshall_sys::clock::page_bytes();
+    // Two segments may have a page in common.
+    let mut loaded = segments.iter().filter(|s| s.kind == LOAD && s.executable == mapping.executable);
+    // A mapping begins with the page that holds the segment's first byte.
+    let segment =
+        loaded.find(|s| mapping.offset >= s.at & !(page - 1) && mapping.offset < s.at.saturating_add(s.bytes))?;
+    let loaded_at = mapping.range.start.wrapping_add(segment.at.wrapping_sub(mapping.offset));
+    Some(loaded_at.wrapping_sub(segment.address))
 }
 
 fn segments(file: &File) -> Option<Vec<Segment>> {
@@ -95,7 +108,13 @@ fn segments(file: &File) -> Option<Vec<Segment>> {
 fn segment(header: &[u8]) -> Segment {
     let mut bytes = [0; 64];
     bytes[..HEADER_BYTES].copy_from_slice(header);
-    Segment { kind: word(&bytes, 0), at: long(&bytes, 8), address: long(&bytes, 16), bytes: long(&bytes, 32) }
+    Segment {
+        kind: word(&bytes, 0),
+        executable: word(&bytes, 4) & EXECUTABLE != 0,
+        at: long(&bytes, 8),
+        address: long(&bytes, 16),
+        bytes: long(&bytes, 32),
+    }
 }
 
 /// The address of `.eh_frame`, from `.eh_frame_hdr` and its address.
