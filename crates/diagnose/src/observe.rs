@@ -192,10 +192,14 @@ impl Session {
         let readings = around.finish();
         let seen = window.end()?;
         self.relays = own_relays(&seen.subject, &self.options, std::mem::take(&mut self.relays));
+        let mut reasons = self.reasons.clone();
+        if self.options.interpreters && self.rung < Rung::Btf {
+            reasons.push("the functions that interpreters run are seen on the rung btf only".to_owned());
+        }
         Ok(Ok(readings.complete(
             seen,
             Additions {
-                reasons: &self.reasons,
+                reasons: &reasons,
                 own_relays: self.relays.clone(),
                 attach_ms: attach_time.as_secs_f64() * 1e3,
                 naming: self.options.naming,

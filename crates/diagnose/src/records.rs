@@ -2,12 +2,14 @@
 use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::Event;
+use parshall_bpf::diagnose::interpreter::{InterpretedFrameWire, InterpretedWire, InterpreterWire};
 use parshall_bpf::diagnose::sample::SampleWire;
 use parshall_bpf::diagnose::thread::{ThreadStallWire, UserMemoryWire, UserStackWire, fd_kind};
 use parshall_core::observe::clients::uninvolved;
 use parshall_evidence::{CpuSample, FlowRecord, FlowStall, OffCpu, Stack, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
+use parshall_host::symbols::python::{Id, Place as Interpreter, RawFrame};
 use parshall_host::symbols::{Stacks, UserStack, in_interrupt};
 
 /// The most stalls of each kind that are kept; the time of the others is in the accounts.
@@ -36,6 +38,14 @@ pub struct Records {
     unwound: HashMap<Place, u32>,
     samples: HashMap<SampleKey, u64>,
     events: u64,
+    /// Interpreters are looked for in the processes that records are of.
+    interpreters: bool,
+    /// Those that were found and that the probes do not know yet.
+    found: Vec<(u32, InterpreterWire)>,
+    /// Index into `thread_stalls` of each thread's last stall whose user stack has arrived, with its sequence number.
+    stacked: HashMap<u32, (usize, u32)>,
+    /// Functions of each thread's next sample, with its time.
+    sampled: HashMap<u32, (u64, Vec<Id>)>,
 }
 
 /// The records of a whole window, times relative to its beginning.
@@ -84,8 +94,9 @@ pub fn stacks(eager: bool) -> Stacks {
 }
 
 impl Records {
-    /// `eager`: name user addresses as they arrive, because their process may end before the window does.
-    pub fn new(eager: bool) -> Self {
+    /// `eager`: name user addresses as they arrive, because their process may end before the window does. `interpreters`: look for
+    /// interpreters in the processes that records are of.
+    pub fn new(eager: bool, interpreters: bool) -> Self {
         Self {
             stacks: stacks(eager),
             flow_stalls: Vec::new(),
@@ -95,7 +106,16 @@ impl Records {
             unwound: HashMap::new(),
             samples: HashMap::new(),
             events: 0,
+            interpreters,
+            found: Vec::new(),
+            stacked: HashMap::new(),
+            sampled: HashMap::new(),
         }
+    }
+
+    /// Interpreters that were found since the last call, by their processes: the probes are to report their stacks from now on.
+    pub fn found_interpreters(&mut self) -> Vec<(u32, InterpreterWire)> {
+        std::mem::take(&mut self.found)
     }
 
     /// Keeps one record.
@@ -107,6 +127,7 @@ impl Records {
             Event::UserStack(wire) => self.take_user_stack(&wire),
             Event::UserMemory(wire) => self.take_user_memory(&wire),
             Event::Sample(wire) => self.take_sample(&wire),
+            Event::Interpreted(wire) => self.take_interpreted(&wire),
             _ => {}
         }
     }
@@ -136,8 +157,10 @@ impl Records {
     }
 
     fn take_user_stack(&mut self, wire: &UserStackWire) {
-        let Some(user) = self.stacks.intern(wire.tgid, &[], wire.stack()) else { return };
+        self.look_for_interpreter(wire.tgid);
         let Some(index) = self.open.remove(&wire.head.tid) else { return };
+        self.stacked.insert(wire.head.tid, (index, wire.seq));
+        let Some(user) = self.stacks.intern(wire.tgid, &[], wire.stack()) else { return };
         let place = (wire.head.tid, wire.sp, user);
         self.last.insert(wire.head.tid, (index, place));
         let whole = self.unwound.get(&place).filter(|_| wire.sp != 0).copied();
@@ -173,8 +196,39 @@ impl Records {
         }
     }
 
+    /// Functions of the next sample, or of a user stack that has arrived.
+    fn take_interpreted(&mut self, wire: &InterpretedWire) {
+        let raw = |frame: &InterpretedFrameWire| RawFrame {
+            code: frame.code,
+            instruction: frame.instruction,
+            kind: frame.kind as u8,
+        };
+        let frames: Vec<RawFrame> = wire.frames().iter().map(raw).collect();
+        let functions = self.stacks.functions(wire.tgid, &frames);
+        if wire.head.at != 0 {
+            self.sampled.insert(wire.head.tid, (wire.head.at, functions));
+            return;
+        }
+        let stalled = self.stacked.remove(&wire.head.tid).filter(|(_, seq)| *seq == wire.seq);
+        let Some(stall) = stalled.and_then(|(index, _)| self.thread_stalls.get_mut(index)) else { return };
+        stall.stack = self.stacks.interpreted(wire.tgid, stall.stack, &functions);
+    }
+
+    fn look_for_interpreter(&mut self, tgid: u32) {
+        if !self.interpreters {
+            return;
+        }
+        let found = self.stacks.see_process(tgid);
+        self.found.extend(found.map(|found| (tgid, wire(&found))));
+    }
+
     fn take_sample(&mut self, wire: &SampleWire) {
-        let stack = self.stacks.intern(wire.tgid, wire.kernel_stack(), wire.user_stack());
+        self.look_for_interpreter(wire.tgid);
+        let mut stack = self.stacks.intern(wire.tgid, wire.kernel_stack(), wire.user_stack());
+        let functions = self.sampled.remove(&wire.head.tid).filter(|(at, _)| *at == wire.head.at);
+        if let Some((_, functions)) = functions {
+            stack = self.stacks.interpreted(wire.tgid, stack, &functions);
+        }
         *self.samples.entry((wire.head.tid, wire.user != 0, wire.nr, stack)).or_default() += 1;
     }
 
@@ -217,5 +271,25 @@ impl Records {
             stacks: self.stacks,
             events: self.events,
         }
+    }
+}
+
+/// An interpreter as the probes take it.
+fn wire(found: &Interpreter) -> InterpreterWire {
+    let of = found.offsets;
+    InterpreterWire {
+        interpreters: found.interpreters,
+        next_interpreter: of.next_interpreter,
+        first_state: of.first_state,
+        next_state: of.next_state,
+        state_identity: of.state_identity,
+        state_frame: of.state_frame,
+        through_cframe: of.cframe_frame.is_some().into(),
+        cframe_frame: of.cframe_frame.unwrap_or(0),
+        frame_caller: of.frame_caller,
+        frame_code: of.frame_code,
+        frame_instruction: of.frame_instruction,
+        frame_kind: of.frame_kind,
+        pad: 0,
     }
 }

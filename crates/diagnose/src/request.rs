@@ -55,6 +55,8 @@ pub struct ObserveOptions {
     pub rung: Option<Rung>,
     /// The first bytes of what sockets send and receive may be looked at.
     pub peek: bool,
+    /// The functions that interpreters run are named.
+    pub interpreters: bool,
     /// Draw progress on stderr.
     pub progress: bool,
     /// The stacks whose functions are named.

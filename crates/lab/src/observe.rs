@@ -33,6 +33,7 @@ pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRe
             window: request.window,
             rung: request.rung,
             peek: true,
+            interpreters: false,
             progress: false,
             naming: if request.save.is_some() { Naming::All } else { Naming::Shown },
             events: Vec::new(),

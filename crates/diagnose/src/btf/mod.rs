@@ -4,6 +4,8 @@
 //! `parshall_core::judge` what the capture means. The programs stay loaded from window to window; `Probes::renew` empties their ledgers.
 mod assemble;
 mod ended;
+#[cfg(test)]
+mod interpreter_tests;
 mod merged;
 
 use std::collections::{HashMap, HashSet};
@@ -61,7 +63,8 @@ impl window::Rung for Btf {
             probes.add_mptcp_port(sock.netns, sock.local.port())?;
         }
         let follower = Follower::start(&probes, resolved.select != Select::All)?;
-        Ok(Box::new(Session { probes, follower, eager: options.naming == Naming::All, windows: 0 }))
+        let (eager, interpreters) = (options.naming == Naming::All, options.interpreters);
+        Ok(Box::new(Session { probes, follower, eager, interpreters, windows: 0 }))
     }
 }
 
@@ -71,6 +74,8 @@ struct Session {
     follower: Follower,
     /// Name user addresses as they arrive.
     eager: bool,
+    /// Functions that interpreters run are asked for.
+    interpreters: bool,
     /// Windows that have begun.
     windows: u64,
 }
@@ -103,6 +108,8 @@ struct Window<'a> {
     net0: HashMap<NetKey, NetValue>,
     meter: Meter,
     unsampled_cpus: usize,
+    /// Processes whose interpreter the probes could not be told of.
+    uninterpreted: u32,
 }
 
 impl Attached for Session {
@@ -111,6 +118,8 @@ impl Attached for Session {
         if self.windows > 0 {
             discard(probes, follower);
             follower.renew(probes);
+            // Each window finds them anew: the number of a process can be another one's by then.
+            probes.forget_interpreters();
         }
         self.windows += 1;
         add_processes(probes, resolved)?;
@@ -134,7 +143,7 @@ impl Attached for Session {
             probes,
             follower,
             resolved,
-            records: Records::new(self.eager),
+            records: Records::new(self.eager, self.interpreters),
             timeline,
             begin,
             end: begin,
@@ -153,6 +162,7 @@ impl Attached for Session {
             net0,
             meter,
             unsampled_cpus,
+            uninterpreted: 0,
         }))
     }
 }
@@ -262,6 +272,9 @@ impl Window<'_> {
                 other => self.records.take(other),
             }
         }
+        for (tgid, interpreter) in self.records.found_interpreters() {
+            self.uninterpreted += u32::from(!self.probes.add_interpreter(tgid, &interpreter));
+        }
     }
 
     /// Adds flows that ended to the sums.
@@ -324,6 +337,10 @@ impl Window<'_> {
         if self.unsampled_cpus > 0 {
             blind
                 .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
+        }
+        if self.uninterpreted > 0 {
+            let n = self.uninterpreted;
+            blind.push(format!("the functions of {n} more processes that run an interpreter were not looked at"));
         }
         blind.extend(beyond_limits(counters));
         blind.extend(self.timeline.blind(&self.meter.spans));
@@ -496,6 +513,7 @@ fn config(resolved: &Resolved, options: &ObserveOptions) -> Config {
         eager_flows: if resolved.sockets.len() > FLOWS_EAGER as usize { 0 } else { FLOWS_EAGER },
         without_children: !resolved.select.follows_children(),
         without_frames: !options.peek,
+        interpreters: options.interpreters,
         ..Config::default()
     }
 }

@@ -94,6 +94,10 @@ pub struct ObserveArgs {
     /// are content, which goes into the report and all its forms; without this option none is looked at. May be given several times
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = log::STREAMS)]
     pub(super) log: Vec<PathBuf>,
+    /// Also name the functions that Python programs run (CPython 3.8 to 3.13), with file and line, in the place of those of their
+    /// interpreter. They are read from the memory of the programs
+    #[arg(long)]
+    pub(super) interpreters: bool,
     #[command(flatten)]
     pub(super) peek: PeekArgs,
     /// Also write the evidence to FILE, which only you may read; `parshall show FILE` shows it again

@@ -60,6 +60,7 @@ pub fn open_further(select: &Select, rung: Option<Rung>, events: Vec<Source>, lo
         window: Duration::from_secs(30),
         rung,
         peek: true,
+        interpreters: false,
         progress: false,
         naming: Naming::Shown,
         events,

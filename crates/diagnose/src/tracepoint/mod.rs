@@ -123,7 +123,7 @@ impl Attached for Session {
         Ok(Box::new(Window {
             classic,
             kinds,
-            records: Records::new(true),
+            records: Records::new(true, false),
             seeds,
             flows,
             threads,

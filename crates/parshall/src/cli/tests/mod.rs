@@ -153,6 +153,8 @@ fn attach_options() {
     let streams = attach("parshall attach --log --port 80").observe.log;
     assert!(streams.is_some() && streams == attach("parshall attach --port 80 --log -").observe.log);
     assert_ne!(streams, attach("parshall attach --port 80 --log /proc/self/exe --log").observe.log);
+    let interpreters = |line| attach(line).observe.interpreters;
+    assert!(!interpreters("parshall attach --port 80") && interpreters("parshall attach --port 80 --interpreters"));
     assert_eq!(plain.results.output.format, report::Format::Text);
     assert!(plain.results.save.is_none());
     let full = attach("parshall attach --port 80 --for 500ms --rung procfs --format json --color always --save x.json");
