@@ -10,6 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
         Some(Event::Sample(sample)) => drop((sample.kernel_stack().len(), sample.user_stack().len())),
         Some(Event::ThreadStall(stall)) => drop((stall.stack().len(), stall.waker_stack().len())),
         Some(Event::UserStack(stack)) => drop(stack.stack().len()),
+        Some(Event::Interpreted(stack)) => drop(stack.frames().len()),
         Some(Event::ThreadEnd(dump)) => drop(parshall_bpf::comm(&dump.comm)),
         // The others have no fields to decode.
         Some(_) | None => {}

@@ -113,7 +113,7 @@ fn inspect(hop: &Hop) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::HopKind;
+    use parshall_evidence::{Frame, HopKind, Interpreted, Stack};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -200,5 +200,19 @@ mod tests {
         let service = |process: &str| ServiceBuilder::new(7000).requests(200, 20.0).part(way(process), 0.7).cpu(0.3);
         assert_eq!(crate::testkit::verdict_of(&with(service("python3"))), "user-cpu-bound");
         assert_eq!(crate::testkit::verdict_of(&with(service("app"))), "lock-contention");
+        // Functions that the interpreter runs tell nothing of its lock, whose own functions may have no names.
+        let way = Hops::new().thread(100, 101, "python3").on(HopKind::Lock, "futex").stack(0);
+        let way = way.thread(100, 102, "python3").on(HopKind::OnCpu, "");
+        let mut capture = with(ServiceBuilder::new(7000).requests(200, 20.0).part(way, 0.7).cpu(0.3));
+        let python = Frame::of_interpreter("view (app.py:3)".to_string(), "python3.11", Interpreted::Application);
+        let native = |name: &str| Frame { name: name.to_string(), module: "libc.so.6".to_string(), kernel: false };
+        let mut verdict = |frames: &[Frame]| {
+            capture.stacks = vec![Stack { frames: frames.to_vec() }];
+            crate::testkit::verdict_of(&capture)
+        };
+        assert_eq!(verdict(std::slice::from_ref(&python)), "user-cpu-bound");
+        assert_eq!(verdict(&[native("0x88d36"), python.clone()]), "user-cpu-bound");
+        assert_eq!(verdict(&[native("futex_wait"), native("take_gil"), python.clone()]), "user-cpu-bound");
+        assert_eq!(verdict(&[native("sem_clockwait"), python]), "lock-contention");
     }
 }

@@ -513,7 +513,8 @@ impl<'c> Context<'c> {
         let computes = part.rec.hops.last().is_some_and(|h| matches!(h.kind, HopKind::OnCpu | HopKind::RunQueue));
         let is = |hop: &Hop| {
             let frames = hop.stack.and_then(|i| self.capture.stacks.get(i as usize)).map(|s| s.frames.as_slice());
-            let named = frames.unwrap_or(&[]).iter().filter(|f| !f.kernel);
+            // The functions that it runs wait for its lock wherever they are.
+            let named = frames.unwrap_or(&[]).iter().filter(|f| !f.kernel && f.interpreted().is_none());
             let mut named = named.peekable();
             match named.peek() {
                 Some(first) if first.is_named() => named.any(|n| FUNCTIONS.iter().any(|f| n.name.contains(f))),
