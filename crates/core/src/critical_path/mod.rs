@@ -10,6 +10,7 @@ mod asked;
 mod awaited;
 pub mod clients;
 mod connection;
+mod heartbeat;
 mod index;
 #[cfg(test)]
 mod jobs;

@@ -14,7 +14,7 @@ use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
 pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Messages, Part};
-use super::{overlap, pairing, polls};
+use super::{heartbeat, overlap, pairing, polls};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -45,12 +45,15 @@ pub fn arrived(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64
     if !calls.iter().any(|call| call.op == Op::Receive) {
         return Arrived::default();
     }
-    let messages = messages::messages(calls, Op::Receive, slices);
+    let mut messages = messages::messages(calls, Op::Receive, slices);
     let seen = |messages: &Messages, find: fn(&Seen<'_>) -> Vec<Request>| {
         in_slices(id, View::Served, (calls, messages), slices, socket.closed_ns, find)
     };
     let of_data = || seen(&Messages::of_data(calls.len()), stream);
     let exchanges = messages.parts.contains(&Part::Control).then(of_data);
+    if messages.protocol.is_none() {
+        heartbeat::mark(calls, Op::Receive, &mut messages.parts);
+    }
     Arrived { requests: seen(&messages, requests), exchanges }
 }
 
@@ -66,7 +69,10 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
     if !calls.iter().any(|call| call.op == Op::Send) {
         return Vec::new();
     }
-    let messages = messages::messages(calls, Op::Send, slices);
+    let mut messages = messages::messages(calls, Op::Send, slices);
+    if messages.protocol.is_none() {
+        heartbeat::mark(calls, Op::Send, &mut messages.parts);
+    }
     in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
 }
 

@@ -1,6 +1,8 @@
 //! Captures made by hand, and what is left of them.
 use parshall_evidence::timeline::Names;
-use parshall_evidence::{EventCell, EventCounts, Frame, Interpreted, Log, LogLine, Stack, Subject, Uring, UringCell, UringWaits};
+use parshall_evidence::{
+    EventCell, EventCounts, Frame, Interpreted, Log, LogLine, Stack, Subject, Uring, UringCell, UringWaits,
+};
 use proptest::prelude::*;
 
 use super::*;

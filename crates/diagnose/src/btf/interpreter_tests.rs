@@ -120,6 +120,8 @@ fn observed(service: &Service, interpreters: bool) -> Capture {
         progress: false,
         naming: Naming::Shown,
         events: Vec::new(),
+        log: None,
+        from_its_start: false,
         read_relay: |_| None,
     };
     let resolved = resolve(&Select::Pids(vec![service.child.id()])).expect("it runs");

@@ -88,6 +88,8 @@ mod tests {
         let frame = |name: &str| Frame { name: name.to_string(), module: "postgres".to_string(), kernel: false };
         capture.stacks = vec![Stack { frames: vec![frame("WaitLatch"), frame("ProcSleep")] }];
         assert_eq!(verdict_of(&capture), "lock-contention");
+        capture.stacks = vec![Stack { frames: vec![frame("MDL_wait::timed_wait(MDL_context_owner*, timespec*)")] }];
+        assert_eq!(verdict_of(&capture), "lock-contention");
         capture.stacks = vec![Stack { frames: vec![frame("handler::ha_index_read_map(unsigned char*)")] }];
         let report = judge(&capture);
         assert_eq!(report.verdict.cause.as_deref(), Some("lock-contention"));

@@ -525,10 +525,17 @@ impl<'c> Context<'c> {
     }
 
     /// A database waits for a lock of its own with a timeout: only its functions tell that from a sleep. Within a storage engine of
-    /// MariaDB and MySQL (`handler::ha_`), nothing else is waited for with a timeout.
+    /// MariaDB and MySQL (`handler::ha_`), nothing else is waited for with a timeout; `MDL_wait` is their wait for a table's lock.
     fn waits_for_row_lock(&self, leaf: &Hop) -> bool {
-        const FUNCTIONS: [&str; 6] =
-            ["ProcSleep", "LockAcquire", "WaitOnLock", "lock_wait", "handler::ha_", "sqlite3InvokeBusyHandler"];
+        const FUNCTIONS: [&str; 7] = [
+            "ProcSleep",
+            "LockAcquire",
+            "WaitOnLock",
+            "lock_wait",
+            "MDL_wait::",
+            "handler::ha_",
+            "sqlite3InvokeBusyHandler",
+        ];
         let stack = leaf.stack.and_then(|i| self.capture.stacks.get(i as usize));
         let mut frames = stack.iter().flat_map(|s| &s.frames).filter(|f| !f.kernel);
         frames.any(|f| FUNCTIONS.iter().any(|name| f.name.starts_with(name)))
