@@ -124,7 +124,19 @@ pub(crate) fn reason(messages: &[String]) -> Option<(Option<String>, String)> {
     };
     let said = said?.trim().trim_start_matches("libbpf: ");
     let said = said.strip_prefix("prog '").and_then(|rest| rest.split_once("': ")).map_or(said, |(_, said)| said);
-    Some((program, said.to_owned()))
+    Some((program, of_trivial_program(said).unwrap_or_else(|| said.to_owned())))
+}
+
+/// What it means that not even the smallest program is loaded, which libbpf tries first. Its own words are those for a developer.
+fn of_trivial_program(said: &str) -> Option<String> {
+    let (before, _) = said.split_once("Couldn't load trivial BPF program")?;
+    let (_, number) = before.rsplit_once(": ")?;
+    let number = number.trim_end_matches([' ', '.']).trim_start_matches('-');
+    let needs = match number {
+        "EPERM" => ": that needs root, and before Linux 5.11 enough locked memory (`ulimit -l`)",
+        _ => "",
+    };
+    Some(format!("the kernel loads no BPF program, not even the smallest ({number}){needs}"))
 }
 
 /// Lines of the verifier's log that tell no reason.
@@ -140,6 +152,24 @@ mod tests {
 
     fn said(messages: &[&str]) -> (Option<String>, String) {
         reason(&messages.iter().map(|message| (*message).to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    #[test]
+    fn a_process_that_may_load_no_program_is_told_what_that_needs() {
+        let trivial = |error: &str| {
+            let messages = [
+                format!(
+                    "libbpf: Error in bpf_object__probe_loading(): {error}. Couldn't load trivial BPF program. Make sure your kernel \
+                     supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n"
+                ),
+                "libbpf: failed to load object 'walk_bpf'\n".to_owned(),
+            ];
+            reason(&messages).unwrap().1
+        };
+        let refused = "the kernel loads no BPF program, not even the smallest";
+        let needs = "that needs root, and before Linux 5.11 enough locked memory (`ulimit -l`)";
+        assert_eq!(trivial("-EPERM"), format!("{refused} (EPERM): {needs}"));
+        assert_eq!(trivial("-ENOSYS"), format!("{refused} (ENOSYS)"));
     }
 
     #[test]

@@ -107,7 +107,9 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     }
     if !no_bpf.is_empty() {
         if !facts.may_load_bpf() {
-            no_bpf.insert(0, "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN".to_owned());
+            let lacks = "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN";
+            let sudo = if facts.euid == Some(0) { "" } else { ": run it with sudo" };
+            no_bpf.insert(0, format!("{lacks}{sudo}"));
         }
         if is_confidential(facts) {
             no_bpf.push(LOCKED_DOWN.to_owned());

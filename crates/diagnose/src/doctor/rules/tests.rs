@@ -99,8 +99,12 @@ fn no_root() {
     let facts = no_bpf(Facts { euid: Some(1000), capabilities: 0, ..full() });
     let findings = examine(&facts);
     assert_eq!(findings.rung, Rung::Procfs);
-    assert!(findings.why_not_higher[0].contains("CAP_BPF"), "{:?}", findings.why_not_higher);
+    let lacks = "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN";
+    assert_eq!(findings.why_not_higher[0], format!("{lacks}: run it with sudo"));
     assert_eq!(state(&findings, "privileges"), State::Missing);
+    // In a container root may lack them, and sudo would not help.
+    let contained = no_bpf(Facts { euid: Some(0), capabilities: 0, ..full() });
+    assert_eq!(examine(&contained).why_not_higher[0], lacks);
 }
 
 #[test]
