@@ -80,7 +80,7 @@ fn main() {
     std::fs::write(out.join("socket_type_names.rs"), of_sockets).expect("OUT_DIR is writable");
 }
 
-/// Compiles a source into `TO.bpf.o` and its skeleton `TO.skel.rs`.
+/// Compiles a source into `TO.bpf.o` and its skeleton `TO.skel.rs`, which opens the object by its [`pack`]ed form.
 fn generate(source: &Path, to: &Path, args: &[std::ffi::OsString]) {
     SkeletonBuilder::new()
         .source(source)
@@ -91,6 +91,31 @@ fn generate(source: &Path, to: &Path, args: &[std::ffi::OsString]) {
             println!("cargo:error=the BPF probes of {} do not compile: {e:#}", source.display());
             std::process::exit(1);
         });
+    let packed = pack(to);
+    let path = to.with_extension("skel.rs");
+    let skeleton = std::fs::read_to_string(&path).expect("it was written");
+    // The object is the last item of the skeleton's module.
+    let (code, _) =
+        skeleton.split_once("    #[unsafe(link_section = \".bpf.objs\")]").expect("the skeleton has the object");
+    assert_eq!(code.matches(OPENED).count(), 1, "the skeleton opens its object in one place");
+    let code = code.replace(OPENED, "ObjectSkeletonConfigBuilder::new(DATA.bytes())");
+    let data = format!("    static DATA: crate::packed::Packed = {packed};\n}}\n");
+    std::fs::write(path, code + &data).expect("OUT_DIR is writable");
+}
+
+/// How a skeleton opens its object.
+const OPENED: &str = "ObjectSkeletonConfigBuilder::new(&DATA)";
+
+/// Compresses `TO.bpf.o`. Returns the expression that user space has it by, which is in `TO.packed.rs` too.
+fn pack(to: &Path) -> String {
+    let object = std::fs::read(to.with_extension("bpf.o")).expect("it was written");
+    // The strongest level takes a third of a second for all objects.
+    let compressed = zstd::bulk::compress(&object, 22).expect("the object fits into memory");
+    let path = to.with_extension("bpf.o.zst");
+    std::fs::write(&path, compressed).expect("OUT_DIR is writable");
+    let packed = format!("crate::packed::Packed::new(include_bytes!({path:?}), {})", object.len());
+    std::fs::write(to.with_extension("packed.rs"), &packed).expect("OUT_DIR is writable");
+    packed
 }
 
 /// Builds the object for kernels before 5.12 (diagnose/older.bpf.h), and lets the skeleton of the other one open either: user space
@@ -105,9 +130,7 @@ fn build_older(root: &Path, out: &Path, args: &[std::ffi::OsString]) {
     for section in ["rodata", "bss"] {
         assert_eq!(layout(&newer, section), layout(&older, section), "both objects have the same variables");
     }
-    let data = "ObjectSkeletonConfigBuilder::new(&DATA)";
-    assert_eq!(newer.matches(data).count(), 1, "the skeleton opens its object in one place");
-    let either = newer.replace(data, "ObjectSkeletonConfigBuilder::new(crate::diagnose::probes::object(&DATA))");
+    let either = newer.replace("DATA.bytes()", "crate::diagnose::probes::object(&DATA)");
     // The older object has more programs, which are found by their names.
     let unknown = "_ => panic!(\"encountered unexpected prog: `{name}`\")";
     assert!(either.contains(unknown), "the skeleton refuses programs that it does not know");

@@ -13,6 +13,7 @@ pub mod kernel_release;
 mod kernel_types;
 pub mod lab;
 mod load;
+mod packed;
 mod small_btf;
 pub mod sockets;
 

@@ -24,6 +24,7 @@ use crate::bytes::read;
 use crate::kernel_release;
 use crate::kernel_types::{self, KernelTypes};
 use crate::load::{reason, unsignalled, with_messages};
+use crate::packed::Packed;
 
 /// From this version on a program can be attached to a function again; before, the second time is ENOENT.
 const ATTACHES_AGAIN: (u32, u32) = (5, 13);
@@ -35,11 +36,8 @@ mod skel {
 }
 use skel::{ProbesSkel, ProbesSkelBuilder};
 
-#[repr(align(8))]
-struct Aligned<T: ?Sized>(T);
-
 /// The object for kernels before 5.12.
-static OLDER: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/older/probes.bpf.o")));
+static OLDER: Packed = include!(concat!(env!("OUT_DIR"), "/older/probes.packed.rs"));
 
 thread_local! {
     /// The next skeleton that this thread opens is for a kernel before 5.12.
@@ -47,8 +45,8 @@ thread_local! {
 }
 
 /// The object that the skeleton opens; `newer` is its own.
-fn object(newer: &'static [u8]) -> &'static [u8] {
-    if OPEN_OLDER.get() { &OLDER.0 } else { newer }
+fn object(newer: &'static Packed) -> &'static [u8] {
+    if OPEN_OLDER.get() { OLDER.bytes() } else { newer.bytes() }
 }
 
 /// Whether the kernel has storage in tasks (5.11). Those that have not lack more (older.bpf.h).
