@@ -108,8 +108,9 @@ pub fn rung(facts: &Facts) -> (Rung, Vec<String>) {
     if !no_bpf.is_empty() {
         if !facts.may_load_bpf() {
             let lacks = "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN";
-            let sudo = if facts.euid == Some(0) { "" } else { ": run it with sudo" };
-            no_bpf.insert(0, format!("{lacks}{sudo}"));
+            // First, because a narrow terminal shows the beginning only.
+            let sudo = if facts.euid == Some(0) { "" } else { "run it with sudo: " };
+            no_bpf.insert(0, format!("{sudo}{lacks}"));
         }
         if is_confidential(facts) {
             no_bpf.push(LOCKED_DOWN.to_owned());

@@ -100,7 +100,7 @@ fn no_root() {
     let findings = examine(&facts);
     assert_eq!(findings.rung, Rung::Procfs);
     let lacks = "this process has neither CAP_BPF and CAP_PERFMON nor CAP_SYS_ADMIN";
-    assert_eq!(findings.why_not_higher[0], format!("{lacks}: run it with sudo"));
+    assert_eq!(findings.why_not_higher[0], format!("run it with sudo: {lacks}"));
     assert_eq!(state(&findings, "privileges"), State::Missing);
     // In a container root may lack them, and sudo would not help.
     let contained = no_bpf(Facts { euid: Some(0), capabilities: 0, ..full() });
