@@ -116,7 +116,7 @@ pub struct Config {
     pub without_children: bool,
     /// The first bytes of calls are not looked at: no call has a frame.
     pub without_frames: bool,
-    /// The functions that interpreters run are reported, of processes that [`Probes::add_interpreter`] adds.
+    /// The functions that interpreters run are reported, of processes that `Probes::add_interpreter` adds.
     pub interpreters: bool,
     /// The kernel is taken as one before 5.12: for tests.
     pub as_older: bool,

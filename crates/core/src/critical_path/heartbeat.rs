@@ -13,31 +13,26 @@ const APART_NS: u64 = 100_000_000;
 
 /// Marks the signs of life among the calls of a connection whose messages are not known as no part of requests. `asks` moves requests.
 pub fn mark(calls: &[SocketCall], asks: Op, parts: &mut [Part]) {
-    let mut found = Vec::new();
-    let (mut open, mut last_at): (Option<usize>, Option<u64>) = (None, None);
-    for (n, call) in calls.iter().enumerate().filter(|(_, call)| call.op != Op::Accept) {
+    let mut found = false;
+    let (mut open, mut last_at): (Option<&SocketCall>, Option<u64>) = (None, None);
+    for call in calls.iter().filter(|call| call.op != Op::Accept) {
         if call.op == asks {
             // More than one message, or one that is longer, is something else.
             let is_one = open.is_none() && call.bytes <= BYTES_MAX;
             if is_one && last_at.is_some_and(|at| call.at_ns.saturating_sub(at) < APART_NS) {
                 return;
             }
-            open = is_one.then_some(n);
+            open = is_one.then_some(call);
             last_at = if is_one { Some(call.at_ns) } else { last_at };
         } else if let Some(asked) = open.take() {
-            let other = call.tid != calls[asked].tid;
-            if other && call.bytes <= BYTES_MAX {
-                found.extend([asked, n]);
-            }
+            found |= call.tid != asked.tid && call.bytes <= BYTES_MAX;
         }
     }
-    if found.is_empty() {
-        return;
-    }
-    // The last one is not yet followed by the other end's.
-    found.extend(open);
-    for n in found {
-        parts[n] = Part::Control;
+    // Not each of them is followed by one of the other end, nor seen where nothing is looked at.
+    for (part, call) in parts.iter_mut().zip(calls).filter(|(_, call)| found && call.op != Op::Accept) {
+        if call.bytes <= BYTES_MAX {
+            *part = Part::Control;
+        }
     }
 }
 
@@ -83,7 +78,9 @@ mod tests {
             call(Op::Receive, 7, 400, 80),
             call(Op::Send, 8, 500, 40),
             call(Op::Receive, 7, 1000, 1),
+            call(Op::Receive, 7, 1400, 80),
+            call(Op::Receive, 7, 2000, 1),
         ];
-        assert_eq!(marked(&calls), [0, 1, 4]);
+        assert_eq!(marked(&calls), [0, 1, 4, 6]);
     }
 }

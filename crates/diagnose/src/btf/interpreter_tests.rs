@@ -177,7 +177,7 @@ fn functions_are_named(python: &Path) {
     let python = python.display();
     let (slept, _) = in_function(&capture, "view_orders");
     let sleep = format!("view_orders (service.py:{})", line_of("time.sleep"));
-    assert!(slept.len() >= 20 && slept.iter().all(|name| *name == sleep), "{python}: {slept:?} {:?}", capture.blind);
+    assert!(slept.len() >= 3 && slept.iter().all(|name| *name == sleep), "{python}: {slept:?} {:?}", capture.blind);
     let (_, sampled) = in_function(&capture, "total_prices");
     let lines = line_of("for price")..=line_of("total += price");
     let line = |name: &String| parshall_evidence::function_and_line(name).expect("a line").1 as usize;
@@ -221,31 +221,46 @@ fn every_python(minor: u32) {
 }
 
 #[test]
+fn functions_of_the_newest_python() {
+    let Some(python) = (8..=13).rev().flat_map(pythons).next().filter(|_| root("functions of Python programs")) else {
+        return skip("functions of Python programs", "there is no Python here");
+    };
+    let _turn = session::turn();
+    functions_are_named(&python);
+}
+
+#[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_8() {
     every_python(8);
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_9() {
     every_python(9);
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_10() {
     every_python(10);
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_11() {
     every_python(11);
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_12() {
     every_python(12);
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn functions_of_python_3_13() {
     every_python(13);
 }

@@ -27,7 +27,7 @@ pub struct ThreadFact<'a> {
     pub off: Off,
     /// Requests or messages that it (or its process, if that says more) handled, scaled to the window.
     pub items: f64,
-    /// CPU time for each of them; None when nothing was handled. Estimated where [`Facts::scaled`] says so.
+    /// CPU time for each of them; None when nothing was handled. Estimated where [`Facts::scaled`](super::Facts::scaled) says so.
     pub cost_ns: Option<f64>,
     /// Bytes that its flows moved, in both directions, scaled to the window.
     pub bytes: f64,
