@@ -5,7 +5,7 @@ use parshall_evidence::{Capture, Stack};
 
 use super::crypto::Crypto;
 use super::hot::Hot;
-use super::is_thrashing;
+use super::memory::is_thrashing;
 use crate::stats::ratio;
 
 /// Fewer samples say nothing of a process.

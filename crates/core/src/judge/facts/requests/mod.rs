@@ -2,10 +2,13 @@
 //!
 //! Each part of a path belongs to exactly one [`Spent`]; so causes never share time, and what no cause claims stays visible. The
 //! account supersedes those parts of the flows' lost time that are the same wait seen from a socket ([`supersede`]).
+mod classify;
 mod code;
 mod connects;
 pub mod crypto;
+mod fact;
 mod hot;
+mod memory;
 mod pool;
 mod queue;
 pub mod served;
@@ -15,25 +18,24 @@ pub mod tail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, HopKind, MemoryGroup, PathPart, Service};
+use parshall_evidence::{Capture, HopKind, Service};
 
 use super::flow::{FlowFact, Shape};
 use super::part::{Blame, Part};
 use crate::stats::ratio;
 
+pub use classify::{is_collector, writes};
 pub use code::Code;
 pub use connects::Unanswered;
+pub use fact::{FLOOR_NS, PartFact, ServiceFact};
+pub use memory::thrashing;
 pub use pool::{UsedUp, given_up, gives_nothing, used_up};
 pub use queue::{
     blocked_in, connections_of, has_several_listeners, is_full, limit_in_hands, queue_of, short_of_descriptors,
     turn_of, workers_keep_one_each,
 };
 use served::{ByService, Served};
-pub use spent::{Spent, is_collector, writes};
-
-/// Time that no cause can explain is lost only if a request waits at least this long on average: a request of 60 us is not slow,
-/// whatever its largest part is.
-pub const FLOOR_NS: f64 = 200_000.0;
+pub use spent::Spent;
 
 /// The services of a capture.
 #[derive(Debug, Default)]
@@ -46,38 +48,6 @@ pub struct Requests<'a> {
     pids: BTreeSet<u32>,
 }
 
-/// A service and what is known of its requests. Times are scaled from the observed slices to the window.
-#[derive(Debug)]
-pub struct ServiceFact<'a> {
-    /// The record.
-    pub rec: &'a Service,
-    /// Its time is on the account: the user asked about it, or about its client. A service that is only followed is in the paths of others.
-    pub counted: bool,
-    /// Time of all requests, nanoseconds.
-    pub time_ns: f64,
-    /// Requests that its parts stand for.
-    pub requests: f64,
-    /// The parts of that time; together with `unseen_ns` it is `time_ns`.
-    pub parts: Vec<PartFact<'a>>,
-    /// Time that no part accounts for.
-    pub unseen_ns: f64,
-    /// Mean number of requests that wait or are worked on.
-    pub outstanding: f64,
-    /// Its requests lose at least [`FLOOR_NS`] each on average.
-    pub slow: bool,
-}
-
-/// A part of a service's time.
-#[derive(Debug)]
-pub struct PartFact<'a> {
-    /// The record.
-    pub rec: &'a PathPart,
-    /// Its time, scaled.
-    pub ns: f64,
-    /// The use of that time.
-    pub spent: Spent,
-}
-
 impl<'a> Requests<'a> {
     /// Prepares the services that were found in a capture.
     pub fn new(capture: &'a Capture, services: &'a [Service], flows: &[FlowFact<'_>], parts: &[Part]) -> Requests<'a> {
@@ -87,7 +57,7 @@ impl<'a> Requests<'a> {
         let facts = services.iter().map(|rec| {
             let counted = rec.waited || !rec.followed && !streams.is_stream(rec);
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
-            spent::classify(&mut fact, services, capture, &code);
+            classify::classify(&mut fact, services, capture, &code);
             if !rec.waited {
                 fact.leave_to_flows(&network);
             }
@@ -147,51 +117,7 @@ impl<'a> Requests<'a> {
     }
 }
 
-impl<'a> ServiceFact<'a> {
-    fn new(rec: &'a Service, counted: bool, window_ns: f64) -> ServiceFact<'a> {
-        let observed = rec.observed_ns as f64;
-        let scale = if observed > 0.0 { (window_ns / observed).max(1.0) } else { 1.0 };
-        let time_ns = rec.outstanding_ns as f64 * scale;
-        let in_parts: f64 = rec.path.iter().map(|p| p.ns as f64).sum();
-        let followed = (rec.followed_ns as f64).max(in_parts);
-        // Followed requests stand for all others.
-        let each = ratio(time_ns, followed);
-        let parts = rec.path.iter().map(|p| PartFact { rec: p, ns: p.ns as f64 * each, spent: Spent::Work });
-        ServiceFact {
-            rec,
-            counted,
-            time_ns,
-            requests: seen_requests(rec) as f64 * scale,
-            parts: parts.collect(),
-            unseen_ns: (time_ns - in_parts * each).max(0.0),
-            outstanding: ratio(rec.outstanding_ns as f64, observed),
-            slow: false,
-        }
-    }
-
-    /// Requests that its time is that of: answered or not, those that a slice cut included as far as they were followed. At least 1.
-    pub fn seen_requests(&self) -> u64 {
-        seen_requests(self.rec)
-    }
-
-    /// The time that a request takes, nanoseconds: the median, or the mean by Little's law where the median is not known.
-    pub fn typical_ns(&self) -> f64 {
-        typical_ns(self.rec)
-    }
-
-    /// Time lost of its requests; 0 unless the service is slow.
-    pub fn lost_ns(&self) -> f64 {
-        if !self.slow {
-            return 0.0;
-        }
-        self.parts.iter().filter(|p| p.spent.is_lost()).map(|p| p.ns).sum()
-    }
-
-    /// The parts that were lost to this; empty unless the service is slow.
-    pub fn lost_to(&self, spent: Spent) -> impl Iterator<Item = &PartFact<'a>> {
-        self.parts.iter().filter(move |p| self.slow && p.spent == spent && spent.is_lost())
-    }
-
+impl ServiceFact<'_> {
     /// A wait for a reply that the network delays is on the account of the flow that carried it.
     fn leave_to_flows(&mut self, network: &NetworkTime) {
         let mut pool = network.all;
@@ -216,15 +142,6 @@ impl<'a> ServiceFact<'a> {
             }
         }
     }
-}
-
-fn typical_ns(rec: &Service) -> f64 {
-    rec.p50_ns.map_or_else(|| ratio(rec.outstanding_ns as f64, seen_requests(rec) as f64), |ns| ns as f64)
-}
-
-fn seen_requests(rec: &Service) -> u64 {
-    let ended = rec.requests.saturating_add(rec.unanswered).saturating_add(rec.abandoned);
-    ended.max(rec.followed_requests).max(1)
 }
 
 /// Fewer sends and receives do not make a stream.
@@ -296,16 +213,6 @@ impl NetworkTime {
         }
         time
     }
-}
-
-/// The group of a process whose files have no room in memory: most of what its processes read from a disk had been there before.
-pub fn thrashing(capture: &Capture, pid: u32) -> Option<&MemoryGroup> {
-    let mut groups = capture.counters.iter().flat_map(|c| &c.memory);
-    groups.find(|group| is_thrashing(group) && group.pids.contains(&pid))
-}
-
-fn is_thrashing(group: &MemoryGroup) -> bool {
-    group.read_bytes > 0 && group.refaulted_bytes.saturating_mul(2) >= group.read_bytes
 }
 
 /// Lost time that the network or the kernel's TCP is responsible for.

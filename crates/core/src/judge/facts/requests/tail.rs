@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, HopKind, Service, Tail};
 
-use super::spent::{self, Context, Spent};
+use super::classify::{self, Context};
+use super::spent::Spent;
 use super::{Code, PartFact, Requests, ServiceFact};
 use crate::stats::ratio;
 
@@ -117,8 +118,8 @@ fn spent_on(context: &Context<'_>, part: &PartFact<'_>, behind_one: bool) -> Spe
     let on_cpu = matches!(leaf.kind, HopKind::OnCpu | HopKind::RunQueue);
     match spent {
         Spent::RunQueue | Spent::StopTheWorld | Spent::HotThread | Spent::Unseen | Spent::Log | Spent::Setup => spent,
-        _ if on_cpu && spent::is_locked(part) && !context.is_interpreter_lock(part) => Spent::Lock,
-        _ if on_cpu && spent::is_locked(part) => context.computes(leaf),
+        _ if on_cpu && classify::is_locked(part) && !context.is_interpreter_lock(part) => Spent::Lock,
+        _ if on_cpu && classify::is_locked(part) => context.computes(leaf),
         // A queue of many cheap requests is how much there is to do at times.
         _ if on_cpu && lies_here(part) && behind_one => context.computes(leaf),
         _ if on_cpu => Spent::Work,
@@ -140,5 +141,5 @@ fn is_own_wait(part: &PartFact<'_>, spent: Spent) -> bool {
             | Spent::Network
             | Spent::Other
     );
-    own && !spent::is_queued(part) && !spent::is_locked(part)
+    own && !classify::is_queued(part) && !classify::is_locked(part)
 }
