@@ -680,7 +680,7 @@ struct pcpu_hot {
 	int preempt_count;
 };
 
-/* What a thread has in its registers while it does not run: its thread pointer among them. */
+/* The saved registers of a thread that does not run: its thread pointer is among them. */
 struct thread_struct {
 #if defined(__TARGET_ARCH_x86)
 	unsigned long fsbase;

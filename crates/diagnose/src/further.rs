@@ -50,7 +50,7 @@ impl<T> Watch<T> {
     }
 }
 
-/// What was seen in a window.
+/// The evidence of a window.
 #[derive(Default)]
 pub struct FurtherSeen {
     pub events: Vec<EventCounts>,
@@ -79,7 +79,7 @@ impl Further {
             events: Watch::new(counted),
             log: Watch::new(kept),
             uring: Watch::default(),
-            // Who compares windows prints no accounts.
+            // A comparison of windows prints no accounts.
             may_follow: options.naming != Naming::Nothing,
         };
         // A command that has not begun has no ring yet. The programs cost it nothing where it makes none.
@@ -123,7 +123,7 @@ impl Further {
         self.log.attached().into_iter().for_each(LogWatch::stop);
     }
 
-    /// What was seen since `begin_ns` of the monotonic clock. `stacks` are asked for only where there may be some.
+    /// The evidence since `begin_ns` of the monotonic clock. `stacks` are asked for only where there may be some.
     pub fn seen<'s>(&mut self, begin_ns: u64, stacks: impl FnOnce() -> &'s mut Stacks) -> FurtherSeen {
         let mut seen = FurtherSeen::default();
         if let Some(events) = self.events.attached() {

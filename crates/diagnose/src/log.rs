@@ -1,5 +1,5 @@
 //! Lines of the service's own logs (`--log`): where they are looked for, and how writes become lines.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,8 @@ use parshall_bpf::diagnose::log::{self, Chunk, FILES_MAX, To, Wanted};
 use parshall_core::text::quote;
 use parshall_evidence::{Log, LogLine};
 use parshall_host::error::UserError;
-use parshall_host::proc_fs;
 
-use crate::observed::observed;
+use crate::observed::{Names, observed};
 use crate::subject::Resolved;
 
 /// Bytes of a line.
@@ -20,7 +19,7 @@ const LINES_MAX: usize = 5_000;
 /// A part of a line that nothing follows for so long is a line.
 const GOES_ON_NS: u64 = 1_000_000_000;
 
-/// What is kept.
+/// The logs of which lines are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     /// Writes to stdout and stderr.
@@ -29,7 +28,7 @@ pub struct Logs {
     files: Vec<(PathBuf, u64)>,
 }
 
-/// What `--log` stands for without a file, and as one: stdout and stderr.
+/// The value of `--log` without a file, and as one: it stands for stdout and stderr.
 pub const STREAMS: &str = "-";
 
 /// The logs of `--log`, each once. None without any.
@@ -109,9 +108,9 @@ impl LogWatch {
         let (chunks, left_out, took_ns) = self.probes.end();
         let mut log = lines(chunks, begin_ns, |to| self.logs.name(to));
         log.left_out += left_out;
-        let mut names: HashMap<u32, String> = HashMap::new();
+        let mut names = Names::default();
         for line in &mut log.lines {
-            line.process = names.entry(line.pid).or_insert_with(|| proc_fs::comm(line.pid).unwrap_or_default()).clone();
+            line.process = names.of(line.pid);
         }
         (log, took_ns)
     }
@@ -151,7 +150,7 @@ fn lines(chunks: Vec<Chunk>, begin_ns: u64, name: impl Fn(To) -> String) -> Log 
             }
         }
         if chunk.length > chunk.bytes.len() as u64 {
-            // What follows is not known: more of this line, and perhaps more lines.
+            // The rest is not known: more of this line, and perhaps more lines.
             left_out += u64::from(chunk.bytes.contains(&b'\n'));
             done.extend(begun.remove(&key).map(|line| (chunk.to, chunk.tgid, line, true)));
         }

@@ -1,14 +1,13 @@
 //! Requests of the subject to io_uring: finds out whether it uses it, and reads what was seen of them in a window.
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::ops::ControlFlow;
 
 use parshall_bpf::diagnose::uring::{self, Request, Seen, opcode_name};
 use parshall_evidence::{Uring, UringCell, UringCounts, UringErrors, UringRequest, UringWaits};
-use parshall_host::{bounded_file, proc_fs};
+use parshall_host::bounded_file;
 
-use crate::observed::observed;
+use crate::observed::{Names, observed};
 use crate::subject::Resolved;
 
 /// Processes whose mappings are looked at. Of more some may use it: the programs cost the others nothing.
@@ -54,21 +53,11 @@ impl UringWatch {
         self.0.stop();
     }
 
-    /// What was seen since `begin_ns` of the monotonic clock, None if nothing was; and the nanoseconds that it took.
+    /// The requests since `begin_ns` of the monotonic clock, None if there were none; and the nanoseconds that it took.
     pub fn seen(&mut self, begin_ns: u64) -> (Option<Uring>, u64) {
         let (seen, took_ns) = self.0.end();
         let something = !seen.cells.is_empty() || !seen.waits.is_empty();
         (something.then(|| evidence(seen, begin_ns, &mut Names::default())), took_ns)
-    }
-}
-
-/// Names of processes and threads, each read once. One that has ended has none.
-#[derive(Default)]
-struct Names(HashMap<u32, String>);
-
-impl Names {
-    fn of(&mut self, id: u32) -> String {
-        self.0.entry(id).or_insert_with(|| proc_fs::comm(id).unwrap_or_default()).clone()
     }
 }
 
@@ -181,6 +170,8 @@ fn error_name(error: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use parshall_host::proc_fs;
+
     use super::*;
 
     #[test]

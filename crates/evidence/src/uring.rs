@@ -1,7 +1,7 @@
 //! Requests of observed processes to io_uring: how many of which kind with which result, and when, as far as there was room.
 use serde::{Deserialize, Serialize};
 
-/// What was seen of io_uring in the window.
+/// Requests to io_uring in the window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uring {
     /// By thread and opcode.
@@ -22,7 +22,7 @@ pub struct Uring {
     /// Requests that were not followed, because there were too many in a moment: they are in no other figure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_followed: u64,
-    /// What this kernel does not show, a phrase each.
+    /// Events that this kernel does not show, a phrase each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<String>,
 }
@@ -82,7 +82,7 @@ pub struct UringCell {
     pub thread: String,
     /// The opcode, such as `recv`; empty where it is not known.
     pub opcode: String,
-    /// What happened to them.
+    /// Their counts.
     #[serde(flatten)]
     pub counts: UringCounts,
     /// Requests that were submitted in the window and came to their end in it.
@@ -149,7 +149,7 @@ pub struct UringRequest {
 pub struct UringReport {
     /// By process, name of the thread and opcode, the most frequent first.
     pub requests: Vec<UringRow>,
-    /// What threads waited for in io_uring_enter(), the most frequent first.
+    /// Waits of threads in io_uring_enter() by what was outstanding, the most frequent first.
     pub waits: Vec<UringWaitRow>,
     /// Requests that the timeline does not have.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -160,7 +160,7 @@ pub struct UringReport {
     /// Requests that were not followed, because there were too many in a moment: they are in no other figure.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub not_followed: u64,
-    /// What this kernel does not show, a phrase each.
+    /// Events that this kernel does not show, a phrase each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<String>,
 }
@@ -178,7 +178,7 @@ pub struct UringRow {
     pub opcode: String,
     /// Completions per second.
     pub per_s: f64,
-    /// What happened to them.
+    /// Their counts.
     #[serde(flatten)]
     pub counts: UringCounts,
     /// Mean time of a request from the submission to its last completion; None where none came to its end in the window.

@@ -233,10 +233,7 @@ impl<P: Programs> Loaded<P> {
 
     /// The CPU time in nanoseconds and the number of the measured runs of all programs.
     pub fn timed_runs(&self) -> (u64, u64) {
-        self.programs.object().progs().filter(|program| program.autoload()).fold((0, 0), |total, program| {
-            let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
-            (total.0 + ns, total.1 + runs)
-        })
+        run_stats_of(self.programs.object())
     }
 }
 
@@ -347,15 +344,42 @@ where
 }
 
 /// Makes the kernel measure the run time of BPF programs while the descriptor is open.
-pub fn enable_stats() -> Option<OwnedFd> {
+fn enable_stats() -> Option<OwnedFd> {
     // SAFETY: bpf_enable_stats takes a plain number and returns a new descriptor or a negative error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     // SAFETY: the kernel just returned this descriptor to us and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The run time of an object's programs in a window, which the kernel measures meanwhile.
+pub struct RunTime {
+    _stats: Option<OwnedFd>,
+    before_ns: u64,
+}
+
+impl RunTime {
+    /// A window begins.
+    pub fn begin(object: &Object) -> Self {
+        let stats = enable_stats();
+        Self { _stats: stats, before_ns: run_stats_of(object).0 }
+    }
+
+    /// The window is over. Returns the nanoseconds that the programs ran in it.
+    pub fn end(self, object: &Object) -> u64 {
+        run_stats_of(object).0.saturating_sub(self.before_ns)
+    }
+}
+
+/// Nanoseconds and runs of an object's loaded programs while they were measured.
+fn run_stats_of(object: &Object) -> (u64, u64) {
+    object.progs().filter(|program| program.autoload()).fold((0, 0), |total, program| {
+        let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
+        (total.0 + ns, total.1 + runs)
+    })
+}
+
 /// Nanoseconds and runs of a program while they were measured.
-pub fn run_stats(fd: i32) -> (u64, u64) {
+fn run_stats(fd: i32) -> (u64, u64) {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: `info` and `len` are valid for writes of the size that `len` states, and zeroed, so that the kernel

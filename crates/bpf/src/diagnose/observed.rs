@@ -1,4 +1,4 @@
-//! What the objects beside the probes of a rung have in common: the processes that they observe (`observed.bpf.h`), and the tracepoints
+//! The common parts of the objects beside the probes of a rung: the processes that they observe (`observed.bpf.h`), and the tracepoints
 //! that their programs need.
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a sleep over descriptors was for, by what its thread did with sockets before it and after it.
+//! The purpose of a sleep over descriptors, by the calls of its thread on sockets before it and after it.
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, Op, SocketCall};
 

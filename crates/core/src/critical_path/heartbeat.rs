@@ -4,15 +4,19 @@
 //! more than two bytes; a sign of life is read by one thread, and the next one is written by another one, which a timer wakes.
 use parshall_evidence::timeline::{Op, SocketCall};
 
-use super::messages::Part;
+use super::messages::{Messages, Part};
 
 /// A sign of life has room for no number and no content.
 const BYTES_MAX: u32 = 2;
 /// They are sent less often than requests of a byte by a loop.
 const APART_NS: u64 = 100_000_000;
 
-/// Marks the signs of life among the calls of a connection whose messages are not known as no part of requests. `asks` moves requests.
-pub fn mark(calls: &[SocketCall], asks: Op, parts: &mut [Part]) {
+/// Marks the signs of life among the calls of a connection as no part of requests, where nothing else tells its messages. `asks` moves
+/// requests.
+pub fn mark(calls: &[SocketCall], asks: Op, messages: &mut Messages) {
+    if messages.protocol.is_some() {
+        return;
+    }
     let mut found = false;
     let (mut open, mut last_at): (Option<&SocketCall>, Option<u64>) = (None, None);
     for call in calls.iter().filter(|call| call.op != Op::Accept) {
@@ -29,7 +33,7 @@ pub fn mark(calls: &[SocketCall], asks: Op, parts: &mut [Part]) {
         }
     }
     // Not each of them is followed by one of the other end, nor seen where nothing is looked at.
-    for (part, call) in parts.iter_mut().zip(calls).filter(|(_, call)| found && call.op != Op::Accept) {
+    for (part, call) in messages.parts.iter_mut().zip(calls).filter(|(_, call)| found && call.op != Op::Accept) {
         if call.bytes <= BYTES_MAX {
             *part = Part::Control;
         }
@@ -47,9 +51,9 @@ mod tests {
     }
 
     fn marked(calls: &[SocketCall]) -> Vec<usize> {
-        let mut parts = vec![Part::Data; calls.len()];
-        mark(calls, Op::Receive, &mut parts);
-        parts.iter().enumerate().filter(|(_, part)| **part == Part::Control).map(|(n, _)| n).collect()
+        let mut messages = Messages::of_data(calls.len());
+        mark(calls, Op::Receive, &mut messages);
+        messages.parts.iter().enumerate().filter(|(_, part)| **part == Part::Control).map(|(n, _)| n).collect()
     }
 
     #[test]

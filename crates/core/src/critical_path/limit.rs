@@ -72,7 +72,7 @@ pub fn of_service(
 const BLOCKED: f64 = 0.5;
 
 /// Whether a thread that asks a server for one request at a time is blocked in each question: it does nothing else from the question to the
-/// answer, and requests that it reads later lie there unread. Who keeps to a limit reads them meanwhile, and has them wait for their turn.
+/// answer, and requests that it reads later lie there unread. A thread that keeps to a limit reads them meanwhile, and has them wait for their turn.
 /// `all` are the requests of its service, `asking` the calls on the sockets on which it asks, and `works` tells whether a thread had other
 /// calls between two times.
 pub fn is_blocked<'c>(
@@ -81,6 +81,9 @@ pub fn is_blocked<'c>(
     asking: impl Iterator<Item = &'c [SocketCall]>,
     works: impl Fn(u32, u64, u64) -> bool,
 ) -> bool {
+    if limit.most != 1 {
+        return false;
+    }
     let mut unread: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for request in all {
         unread.entry(request.read_tid).or_default().push((request.arrived_ns, request.read_ns));
@@ -96,7 +99,7 @@ pub fn is_blocked<'c>(
             }
         }
     }
-    limit.most == 1 && blocked_ns as f64 >= BLOCKED * limit.reached_ns as f64
+    blocked_ns as f64 >= BLOCKED * limit.reached_ns as f64
 }
 
 /// A pool of `kept` connections, each of which belongs to one client for a while, idle or not.

@@ -51,9 +51,7 @@ pub fn arrived(id: FlowId, socket: &Socket, calls: &[SocketCall], slices: &[(u64
     };
     let of_data = || seen(&Messages::of_data(calls.len()), stream);
     let exchanges = messages.parts.contains(&Part::Control).then(of_data);
-    if messages.protocol.is_none() {
-        heartbeat::mark(calls, Op::Receive, &mut messages.parts);
-    }
+    heartbeat::mark(calls, Op::Receive, &mut messages);
     Arrived { requests: seen(&messages, requests), exchanges }
 }
 
@@ -70,9 +68,7 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
         return Vec::new();
     }
     let mut messages = messages::messages(calls, Op::Send, slices);
-    if messages.protocol.is_none() {
-        heartbeat::mark(calls, Op::Send, &mut messages.parts);
-    }
+    heartbeat::mark(calls, Op::Send, &mut messages);
     in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
 }
 

@@ -1,4 +1,4 @@
-//! What the service asked of io_uring, and what its threads waited for in io_uring_enter().
+//! The service's requests to io_uring, and the waits of its threads in io_uring_enter().
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

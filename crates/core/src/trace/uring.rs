@@ -60,12 +60,12 @@ fn span(request: &UringRequest, window_ns: u64, texts: &mut Texts) -> Span {
     }
 }
 
-/// What threads had outstanding at io_uring, as far as that is known.
+/// The outstanding requests of threads to io_uring, as far as they are known.
 pub struct Outstanding<'c> {
     threads: HashMap<u32, Thread<'c>>,
 }
 
-/// What one thread had.
+/// Those of one thread.
 enum Thread<'c> {
     /// All of its requests are known.
     Requests(Sweep<'c>),

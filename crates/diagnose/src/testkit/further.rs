@@ -81,7 +81,7 @@ pub fn log() -> Log {
     Log { lines, left_out: 4 }
 }
 
-/// What a thread of the small case asked of io_uring.
+/// The requests of a thread of the small case to io_uring.
 pub fn uring() -> Uring {
     let cell = |opcode: &str, counts| UringCell {
         pid: 100,

@@ -78,7 +78,7 @@ impl UnwindInfo {
     }
 }
 
-/// What is added to the addresses in a file where it is mapped; None when this is no mapping of one of its segments.
+/// The difference between addresses where a file is mapped and those in it; None when this is no mapping of one of its segments.
 pub fn base(file: &File, mapping: &Mapping) -> Option<u64> {
     mapped_base(&segments(file)?, mapping)
 }

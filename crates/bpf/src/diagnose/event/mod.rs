@@ -6,13 +6,12 @@ mod source;
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::loaded::{attach_perf, empty, enable_stats, entries, run_stats};
+use super::loaded::{RunTime, attach_perf, empty, entries};
 use super::sample;
 use crate::bytes;
 use crate::load::{or_refused, unsignalled};
@@ -109,10 +108,8 @@ pub struct Events {
     links: Vec<Link>,
     skel: EventSkel<'static>,
     sources: Vec<Source>,
-    /// The kernel measures the programs' run time while it is open.
-    timing: Option<OwnedFd>,
-    /// That time when the window began.
-    before_ns: u64,
+    /// That of the programs in the present window.
+    run_time: Option<RunTime>,
 }
 
 impl Events {
@@ -120,7 +117,7 @@ impl Events {
     pub fn load(mut sources: Vec<Source>) -> Result<Self, Error> {
         sources.truncate(EVENTS_MAX);
         let skel = or_refused(|| load_some(&sources)).map_err(Error::Load)?;
-        Ok(Self { skel, sources, links: Vec::new(), timing: None, before_ns: 0 })
+        Ok(Self { skel, sources, links: Vec::new(), run_time: None })
     }
 
     /// The events, in the order of what [`Events::end`] returns.
@@ -141,8 +138,7 @@ impl Events {
             // It fails only for a map of another size than that of `lost`.
             let _ = self.skel.maps.lost.update_percpu(&event.to_ne_bytes(), &zeroes, MapFlags::ANY);
         }
-        self.timing = enable_stats();
-        self.before_ns = self.run_ns();
+        self.run_time = Some(RunTime::begin(self.skel.object()));
         let mut links = Vec::new();
         for (at, source) in self.sources.iter().enumerate() {
             let attached = attach(&self.program(at), source, cpus);
@@ -168,8 +164,7 @@ impl Events {
     pub fn end(&mut self) -> (Vec<Counted>, u64) {
         self.stop();
         self.links.clear();
-        let took_ns = self.run_ns().saturating_sub(self.before_ns);
-        self.timing = None;
+        let took_ns = self.run_time.take().map_or(0, |run_time| run_time.end(self.skel.object()));
         let mut counted: Vec<Counted> = (0..self.sources.len() as u32).map(|event| self.counted(event)).collect();
         let (mut kernel, mut user) = (HashMap::new(), HashMap::new());
         let sums = entries::<Key, Value>(&self.skel.maps.sums);
@@ -208,12 +203,6 @@ impl Events {
         let name = program_name(at, &self.sources[at]);
         let found = self.skel.object().progs_mut().find(|program| program.name() == name.as_str());
         found.expect("the object has a program for each event")
-    }
-
-    /// The run time of the programs so far.
-    fn run_ns(&self) -> u64 {
-        let programs = self.skel.object().progs_mut().filter(|program| program.autoload());
-        programs.map(|program| run_stats(program.as_fd().as_raw_fd()).0).sum()
     }
 }
 

@@ -28,7 +28,7 @@ struct {
 	__type(value, struct interpreter);
 } interpreters SEC(".maps");
 
-/* What was found of a thread before. */
+/* The thread state that was found of a thread before. */
 struct found_state {
 	u64 state;
 	u32 tid;

@@ -3,7 +3,6 @@
 //! The bytes are content of the service. Nothing of this is loaded unless the user asks for it.
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramMut};
@@ -11,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::classic::format::Format;
 use super::classic::tracefs::Tracefs;
-use super::loaded::{drained, enable_stats, run_stats};
+use super::loaded::{RunTime, drained};
 use super::observed::{Observed, attach_to, tracepoint};
 use crate::bytes;
 use crate::load::{or_refused, unsignalled};
@@ -50,7 +49,7 @@ pub enum Error {
     },
 }
 
-/// What is kept.
+/// The writes that are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Writes to descriptors 1 and 2.
@@ -107,10 +106,8 @@ pub struct Log {
     skel: LogSkel<'static>,
     new_task: Option<Format>,
     program: &'static str,
-    /// The kernel measures the programs' run time while it is open.
-    timing: Option<OwnedFd>,
-    /// That time when the window began.
-    before_ns: u64,
+    /// That of the programs in the present window.
+    run_time: Option<RunTime>,
 }
 
 impl Log {
@@ -123,7 +120,7 @@ impl Log {
             // The map has room for all.
             let _ = skel.maps.files.update(&inode.to_ne_bytes(), &number.to_ne_bytes(), MapFlags::ANY);
         }
-        let mut log = Self { skel, new_task, program, links: Vec::new(), timing: None, before_ns: 0 };
+        let mut log = Self { skel, new_task, program, links: Vec::new(), run_time: None };
         if let Some(bss) = log.skel.maps.bss_data.as_deref_mut() {
             bss.streams = wanted.streams.into();
         }
@@ -135,8 +132,7 @@ impl Log {
         self.links.clear();
         drained(&self.skel.maps.chunks, |_| {});
         observed.fill(&self.skel.maps.observed);
-        self.timing = enable_stats();
-        self.before_ns = self.run_ns();
+        self.run_time = Some(RunTime::begin(self.skel.object()));
         self.links = self.attach()?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.left_out = 0;
@@ -170,8 +166,7 @@ impl Log {
     pub fn end(&mut self) -> (Vec<Chunk>, u64, u64) {
         self.stop();
         self.links.clear();
-        let took_ns = self.run_ns().saturating_sub(self.before_ns);
-        self.timing = None;
+        let took_ns = self.run_time.take().map_or(0, |run_time| run_time.end(self.skel.object()));
         let mut chunks = Vec::new();
         drained(&self.skel.maps.chunks, |record| chunks.extend(decode(record)));
         chunks.sort_by_key(|chunk: &Chunk| chunk.at);
@@ -181,12 +176,6 @@ impl Log {
     fn program(&self, name: &str) -> ProgramMut<'_> {
         let found = self.skel.object().progs_mut().find(|program| program.name() == name);
         found.expect("the object has this program")
-    }
-
-    /// The run time of the programs so far.
-    fn run_ns(&self) -> u64 {
-        let programs = self.skel.object().progs_mut().filter(|program| program.autoload());
-        programs.map(|program| run_stats(program.as_fd().as_raw_fd()).0).sum()
     }
 }
 

@@ -7,7 +7,6 @@ mod point;
 use std::collections::HashMap;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, OpenObject, ProgramMut};
@@ -15,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::classic::format::Format;
 use super::classic::tracefs::Tracefs;
-use super::loaded::{drained, empty, enable_stats, entries, run_stats};
+use super::loaded::{RunTime, drained, empty, entries};
 use super::observed::{Observed, attach_to, tracepoint};
 use crate::kernel_types::member_offset;
 use crate::load::{or_refused, unsignalled};
@@ -133,7 +132,7 @@ struct Record {
     pad: [u8; 2],
 }
 
-/// What a thread's requests with an opcode came to.
+/// The account of a thread's requests with an opcode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cell {
     /// The process.
@@ -186,7 +185,7 @@ pub struct Waits {
     pub count: u64,
 }
 
-/// What was seen in a window.
+/// The account of a window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// By thread and opcode, in their order.
@@ -201,7 +200,7 @@ pub struct Seen {
     pub lost: u64,
     /// Requests that were not followed, because there were too many: they are in no other figure.
     pub not_followed: u64,
-    /// What this kernel does not show, a phrase each.
+    /// Events that this kernel does not show, a phrase each.
     pub absent: Vec<String>,
 }
 
@@ -212,10 +211,8 @@ pub struct Uring {
     skel: UringSkel<'static>,
     points: Points,
     new_task: Option<Format>,
-    /// The kernel measures the programs' run time while it is open.
-    timing: Option<OwnedFd>,
-    /// That time when the window began.
-    before_ns: u64,
+    /// That of the programs in the present window.
+    run_time: Option<RunTime>,
 }
 
 impl Uring {
@@ -228,7 +225,7 @@ impl Uring {
         }
         let new_task = tracepoint(&tracefs.path(), "task", "task_newtask");
         let skel = or_refused(|| load(&points, new_task.as_ref(), follow_children)).map_err(Error::Load)?;
-        Ok(Self { skel, points, new_task, links: Vec::new(), timing: None, before_ns: 0 })
+        Ok(Self { skel, points, new_task, links: Vec::new(), run_time: None })
     }
 
     /// Begins a window that lasts about `window_ns`: empties the counts and attaches the programs.
@@ -243,8 +240,7 @@ impl Uring {
         empty(&maps.waits);
         drained(&maps.records, |_| {});
         observed.fill(&maps.observed);
-        self.timing = enable_stats();
-        self.before_ns = self.run_ns();
+        self.run_time = Some(RunTime::begin(self.skel.object()));
         self.links = self.attach().map_err(Error::Attach)?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.records_per_tick = (RECORDS_MAX * TICK_NS / window_ns.clamp(TICK_NS, SHORTENED_NS)) as u32;
@@ -276,8 +272,7 @@ impl Uring {
     pub fn end(&mut self) -> (Seen, u64) {
         self.stop();
         self.links.clear();
-        let took_ns = self.run_ns().saturating_sub(self.before_ns);
-        self.timing = None;
+        let took_ns = self.run_time.take().map_or(0, |run_time| run_time.end(self.skel.object()));
         let maps = &self.skel.maps;
         let open = entries::<RequestKey, RequestValue>(&maps.requests);
         let mut requests: Vec<Request> = Vec::new();
@@ -328,12 +323,6 @@ impl Uring {
     fn program(&self, name: &str) -> ProgramMut<'_> {
         let found = self.skel.object().progs_mut().find(|program| program.name() == name);
         found.expect("the object has this program")
-    }
-
-    /// The run time of the programs so far.
-    fn run_ns(&self) -> u64 {
-        let programs = self.skel.object().progs_mut().filter(|program| program.autoload());
-        programs.map(|program| run_stats(program.as_fd().as_raw_fd()).0).sum()
     }
 }
 

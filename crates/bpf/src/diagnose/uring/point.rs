@@ -10,7 +10,7 @@ pub(super) struct Point {
     pub program: &'static str,
     /// Names of the tracepoint, the newest first.
     names: &'static [&'static str],
-    /// What is not known without it, as a phrase.
+    /// The figure that is not known without it, as a phrase.
     shows: &'static str,
 }
 
@@ -35,7 +35,7 @@ pub(super) const POINTS: [Point; 8] = [
 /// Names of fields in the order of `enum uring_field`. Where kernels differ, the newest name comes first.
 const FIELDS: [&[&str]; 6] = [&["ctx"], &["req"], &["user_data", "data"], &["opcode"], &["res"], &["cflags"]];
 
-/// What this kernel has of them.
+/// The formats that this kernel has of them.
 pub(super) struct Points {
     /// The format of each tracepoint that there is.
     pub formats: Vec<Option<Format>>,
@@ -60,7 +60,7 @@ impl Points {
         offsets
     }
 
-    /// What this kernel does not show, a phrase each.
+    /// Events that this kernel does not show, a phrase each.
     pub fn absent(&self) -> Vec<String> {
         let all = POINTS.iter().zip(&self.formats);
         all.filter(|(_, format)| format.is_none()).map(|(point, _)| point.shows.to_owned()).collect()

@@ -58,7 +58,7 @@ struct {
 	__type(value, u64);
 } waits SEC(".maps");
 
-/* What begins at zero, for the first entry of a thread: too large for the stack. */
+/* Counts of zero, for the first entry of a thread: too large for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -39,7 +39,7 @@ enum uring_point {
 /* Fields of their records. */
 enum uring_field { FIELD_CTX, FIELD_REQ, FIELD_USER_DATA, FIELD_OPCODE, FIELD_RES, FIELD_CFLAGS, FIELDS };
 
-/* What happened to a request before it completed. */
+/* Events of a request before it completed. */
 enum uring_flag { REQUEST_POLLED = 1, REQUEST_WORKER = 2, REQUEST_LINK_FAILED = 4 };
 
 /* The request's address, or on kernels whose completions have none (Linux 5.10) the number that its program gave it. */

@@ -1,4 +1,4 @@
-//! What a sleep over descriptors was for, where what came next had not been asked for then.
+//! The purpose of a sleep over descriptors, where the data that came next had not been asked for then.
 use super::*;
 
 /// 101 has accepted a connection at 10. It opens one to 22 at `opened`, hears from there at 2030, and passes that on.

@@ -106,7 +106,7 @@ fn a_thread_that_is_blocked_in_its_questions_reads_no_request_meanwhile() {
     let ns_of = |begin: &str| all.iter().filter(|(way, _)| way.starts_with(begin)).map(|(_, ns)| *ns).sum::<u64>();
     // They lie there for the answer to another one.
     assert!(ns_of("101:Unread > 101:Reply") > 200 * MS, "{all:?}");
-    // Who keeps to a limit of one reads the others meanwhile.
+    // A thread that keeps to a limit of one reads the others meanwhile.
     let service = only(one_connection(true));
     assert!(!service.limits[0].blocks, "{:?}", service.limits);
 }

@@ -33,7 +33,7 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let parts = facts.requests.counted().flat_map(|service| service.lost_to(Spent::Setup));
     let of_service_ns: f64 = parts.map(|part| part.ns).sum();
-    // Who serves has a small part of it, where the distance takes most.
+    // The serving process has a small part of it, where the distance takes most.
     let far = facts.blamed(&[Blame::Setup]).ns > of_service_ns;
     match Waits::on(facts, Spent::Setup).filter(|_| !far) {
         Some(waits) => of_requests(waits).holds(),

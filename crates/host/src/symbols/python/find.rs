@@ -26,7 +26,7 @@ pub struct Runtime {
     pub module: String,
 }
 
-/// What a process runs.
+/// The interpreter of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// No CPython, or none that was loaded so far.

@@ -153,7 +153,7 @@ const PYTHON_3_12: Offsets = Offsets {
 
 /// The bytes of `_PyRuntime` that [`debug_offsets`] reads.
 pub const DEBUG_OFFSETS_BYTES: usize = 568;
-/// What `_PyRuntime` begins with since 3.13.
+/// The first bytes of `_PyRuntime` since 3.13.
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// No structure is larger: an interpreter has some 100 KiB.
 const OFFSET_MAX: u64 = 1 << 20;

@@ -123,6 +123,24 @@ mod tests {
     /// ```
     const FIRST: i32 = 2;
 
+    /// Where its lines begin up to 3.10: the versions have the same instructions.
+    const LINES: [(u32, i32); 14] = [
+        (0, 3),
+        (4, 4),
+        (12, 5),
+        (14, 6),
+        (18, 7),
+        (22, 6),
+        (24, 5),
+        (30, 11),
+        (38, 12),
+        (40, 13),
+        (42, 12),
+        (46, 14),
+        (56, 16),
+        (62, 14),
+    ];
+
     fn bytes(hex: &str) -> Vec<u8> {
         let digit = |byte: u8| (byte as char).to_digit(16).expect("a hexadecimal digit") as u8;
         hex.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
@@ -142,45 +160,13 @@ mod tests {
 
     #[test]
     fn tables_of_3_8_and_3_9() {
-        let lines = [
-            (0, 3),
-            (4, 4),
-            (12, 5),
-            (14, 6),
-            (18, 7),
-            (22, 6),
-            (24, 5),
-            (30, 11),
-            (38, 12),
-            (40, 13),
-            (42, 12),
-            (46, 14),
-            (56, 16),
-            (62, 14),
-        ];
-        check(Form::Steps, "0001040108010201040104ff02ff06060801020102ff04020a0206fe", &lines, 68);
+        check(Form::Steps, "0001040108010201040104ff02ff06060801020102ff04020a0206fe", &LINES, 68);
     }
 
     #[test]
     fn tables_of_3_10() {
-        let lines = [
-            (0, 3),
-            (4, 4),
-            (12, 5),
-            (14, 6),
-            (18, 7),
-            (22, 6),
-            (24, 5),
-            (30, 11),
-            (38, 12),
-            (40, 13),
-            (42, 12),
-            (46, 14),
-            (56, 16),
-            (62, 14),
-        ];
         let table = "0401080102010401040102ff06ff08060201020104ff0a02060206fe";
-        check(Form::Ranges, table, &lines, 68);
+        check(Form::Ranges, table, &LINES, 68);
         assert_eq!(line(Form::Ranges, &bytes(table), FIRST, 68), None, "behind the end");
         // A range without a line keeps the count.
         assert_eq!(line(Form::Ranges, &bytes("040102800201"), 1, 4), None);

@@ -14,7 +14,7 @@ pub struct Interpreted {
 const LOOP: &str = "_PyEval_EvalFrameDefault";
 /// Waits for the lock of the interpreter, which tell what a thread sleeps for.
 const LOCK: [&str; 3] = ["take_gil", "PyEval_AcquireThread", "PyEval_AcquireLock"];
-/// What CPython writes into its perf map (`PYTHONPERFSUPPORT`): the same functions again.
+/// Names that CPython writes into its perf map (`PYTHONPERFSUPPORT`): the same functions again.
 const TRAMPOLINE: &str = "py::";
 
 /// The user frames of a stack, innermost first. `is_interpreter` tells the frames of the interpreter's own code.

@@ -58,7 +58,7 @@ pub struct Id {
     entry: bool,
 }
 
-/// What is known of a process.
+/// The search for the interpreter of a process.
 enum Process {
     /// No interpreter was found; it is searched again after so many more records.
     None {
@@ -69,7 +69,7 @@ enum Process {
     Python(Runtime),
 }
 
-/// What the worker is asked: it alone reads other processes.
+/// A question to the worker, which alone reads other processes.
 enum Question {
     Find(u32),
     Name(u32, Box<Offsets>, Vec<RawFrame>),
@@ -160,7 +160,7 @@ impl Interpreters {
             let question = Question::Name(tgid, Box::new(offsets), new.clone());
             let Some(Answer::Named(named)) = self.worker.call(question) else { return Vec::new() };
             for (frame, function) in new.iter().zip(named) {
-                // What is no code object belongs to no stack, and is not read again.
+                // An address of no code object belongs to no stack, and is not read again.
                 let id = function.map_or(NO_FUNCTION, |function| {
                     self.functions.push(Frame::of_interpreter(function.name, &module, function.from));
                     self.functions.len() as u32 - 1

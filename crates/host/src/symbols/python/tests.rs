@@ -65,7 +65,7 @@ fn a_python_is_found_with_its_threads_and_functions() {
         assert!(["view_orders (<string>:3)", "view_orders (<string>:4)"].contains(&names[0]), "{python}: {names:?}");
         assert!(frames[0].module.contains("python3."), "{frames:?}");
         drop(running);
-        // What is known stays known when the process is gone.
+        // Known names stay when the process is gone.
         assert_eq!(interpreters.functions(tgid, &[raw]).len(), 1);
         seen += 1;
     }
