@@ -78,7 +78,8 @@ pub fn explained(reports: &Reports, values: &mut Values) {
 
 pub fn compare(machine: &Machine, reports: &Reports) {
     static ONE_WRITES: Mutex<()> = Mutex::new(());
-    let report = document(reports, "run/nagle-delayed-ack").unwrap_or_default();
+    let report = document(reports, "run/nagle-delayed-ack");
+    let report = report.unwrap_or_else(|why| panic!("the observation on the machine {}: {why}", machine.name));
     // Others have figures that differ from run to run.
     const OF_THE_KERNEL: [&str; 4] = ["not on the ", "the kernel (before", "bpf(2)", "/sys/"];
     let blind = report["blind"].as_array().into_iter().flatten().filter_map(|line| line.as_str());

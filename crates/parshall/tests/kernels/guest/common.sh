@@ -12,8 +12,8 @@ report() {
     finished "$name" $?
 }
 
-# report_run NAME PATTERN COMMAND...: the same for an observation, which is repeated up to two times where its output lacks the pattern: a
-# guest stands still when the host does other things, and loads end by themselves.
+# report_run NAME PATTERN COMMAND...: the same for an observation, which is repeated up to two times where its output lacks the pattern:
+# loads end by themselves.
 report_run() {
     name="$1"
     pattern="$2"

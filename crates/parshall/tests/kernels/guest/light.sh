@@ -27,8 +27,7 @@ for backend in walk netlink; do
     report sockets-$backend parshall sockets once --all --backend $backend --kind tcp,udp,unix --format json
 done
 
-# The fault nagle-delayed-ack, with loads that do not end by themselves: a guest is slow while the host does other things. The programs
-# are read while they are attached.
+# The fault nagle-delayed-ack, with loads that do not end by themselves. The programs are read while they are attached.
 $ip netns add c
 $ip -n c link set lo up
 $ip netns exec c parshall lab load rpc-echo --serve 127.0.0.1:7100 --nodelay --for 3000s >/tmp/served 2>&1 &
