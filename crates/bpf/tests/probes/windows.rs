@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parshall_bpf::diagnose::lifecycle::FlowDump;
+use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Event, Probes};
 
 use crate::probed::{Talker, alone, end_with_parent, ready};
@@ -43,6 +44,21 @@ fn events(probes: &Probes) -> Vec<Event> {
     let mut events = Vec::new();
     while probes.drain(&mut events) {}
     events
+}
+
+/// Sleeps for a window, and until the thread has run since its account was read.
+fn until_it_ran(pid: u32, thread: &ThreadDump) {
+    let file = format!("/proc/{pid}/task/{}/schedstat", thread.tid);
+    let cpu_ns = || -> u64 {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    std::thread::sleep(WINDOW);
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while cpu_ns() <= thread.cpu_ns {
+        assert!(Instant::now() < give_up, "{thread:?} does not run");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn ends(events: &[Event]) -> usize {
@@ -96,7 +112,7 @@ fn two_windows(as_older: bool) {
         observed.push((flows.iter().map(|dump| dump.calls().sends).sum::<u64>(), called));
 
         // Events from here on are in no window.
-        std::thread::sleep(WINDOW);
+        until_it_ran(talker.pid(), talks);
         assert_eq!(ends(&events(&probes)), 0, "what ends between two windows is not reported");
         let mut old = Vec::new();
         let threads = probes.renew(|dump| old.push(dump)).unwrap();
