@@ -9,6 +9,7 @@ use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter, ProgInfoQueryOpt
 use parshall_bpf::diagnose::classic::Classic;
 use parshall_bpf::diagnose::{Config, Event, Probes};
 use parshall_evidence::FlowState;
+use parshall_testkit::skip;
 
 #[test]
 #[ignore = "not a test: the body of the child process"]
@@ -85,6 +86,32 @@ fn held() -> (Vec<u32>, Vec<u32>) {
 fn known((programs, links): &(Vec<u32>, Vec<u32>)) -> usize {
     ProgInfoIter::default().filter(|info| programs.contains(&info.id)).count()
         + LinkInfoIter::default().filter(|info| links.contains(&info.id)).count()
+}
+
+/// The verifier cannot be preempted on hosts without preemption, so a service waits while it follows a program: 1 ms for some 1,000
+/// instructions.
+#[test]
+fn the_verifier_follows_few_instructions() {
+    const MAX: u32 = 10_000;
+    const MAX_OF_ALL: u32 = 50_000;
+    if !ready("loading the probes") {
+        return;
+    }
+    let _alone = alone();
+    let talker = Talker::talk(1);
+    let probes = Probes::load(&talker.config(64)).unwrap();
+    let (own, _) = held();
+    let followed: Vec<(String, u32)> = ProgInfoIter::default()
+        .filter(|info| own.contains(&info.id))
+        .map(|info| (info.name.to_string_lossy().into_owned(), info.verified_insns))
+        .collect();
+    drop(probes);
+    if !followed.iter().any(|(name, _)| name == "on_recv") {
+        return skip("the instructions that the verifier follows", "this kernel takes other programs");
+    }
+    assert!(followed.iter().all(|(_, n)| *n < MAX), "{followed:?}");
+    let of_all: u32 = followed.iter().map(|(_, n)| n).sum();
+    assert!(of_all < MAX_OF_ALL, "{of_all}: {followed:?}");
 }
 
 #[test]

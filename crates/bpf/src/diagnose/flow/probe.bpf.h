@@ -664,16 +664,14 @@ int BPF_PROG(on_inet_sendpage, struct socket *socket, void *page, int offset, un
 	return send_ends(socket->sk, ret);
 }
 
-/* A call has taken `bytes` from the socket, of which `f` are the fields now. */
-static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes)
+/* A call has taken `bytes` from the socket, of which `f` are the fields now and which began with `frame`. */
+static __always_inline void received(struct flow *st, struct fields *f, u64 id, u32 bytes, struct frame *frame)
 {
 	u64 now = slice_now();
-	struct frame frame = {};
 
 	if (f->unread)
 		st->calls.recv_left_over++;
-	see_frame(st, OP_RECEIVE, bytes, &frame);
-	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, f), now, bytes, &frame);
+	emit_call(st->cookie, id, OP_RECEIVE, take_arrived(st, f), now, bytes, frame);
 	f->copied -= bytes;
 	f->unread += bytes;
 	flow_event(st, f, RL_APP_RECV, now);
@@ -689,6 +687,7 @@ static __always_inline void received(struct flow *st, struct fields *f, u64 id, 
 static __always_inline int receive_ends(struct sock *sk, int ret, int flags)
 {
 	u64 id = bpf_get_current_pid_tgid();
+	struct frame frame = {};
 	struct flow *st;
 	struct tcp_sock *tp;
 	struct fields f;
@@ -714,7 +713,8 @@ static __always_inline int receive_ends(struct sock *sk, int ret, int flags)
 		return 0;
 	load_fields(sk, tp, &f);
 	copy_received(sk, ret, f.unread != 0);
-	received(st, &f, id, ret);
+	see_frame(st, OP_RECEIVE, ret, &frame);
+	received(st, &f, id, ret, &frame);
 	return 0;
 }
 
@@ -746,6 +746,8 @@ SEC("tp_btf/tcp_rcv_space_adjust")
 int BPF_PROG(on_splice, struct sock *sk)
 {
 	u64 id = bpf_get_current_pid_tgid();
+	/* Its bytes are in no buffer of the caller. */
+	struct frame none = {};
 	struct tcp_sock *tp;
 	struct fields f;
 	struct flow *st;
@@ -764,7 +766,7 @@ int BPF_PROG(on_splice, struct sock *sk)
 	took = f.copied - st->copied;
 	if (st->copied_gen != slice_gen || (s32)took <= 0)
 		return 0;
-	received(st, &f, id, took);
+	received(st, &f, id, took, &none);
 	return 0;
 }
 

@@ -280,17 +280,35 @@ static __always_inline bool frame_mqtt(struct frame_bytes *in, struct frame *out
 	return true;
 }
 
+/*
+ * A function of its own for each form. In one function the verifier would follow the paths of each form behind all paths of those before it:
+ * 20,000 instructions for a program that reads messages, and not 3,000.
+ */
+#define FORM(protocol) \
+	ONCE int has_##protocol(struct frame_bytes *in, struct frame *out) \
+	{ \
+		return in && out && frame_##protocol(in, out); \
+	}
+FORM(http1)
+FORM(tls)
+FORM(redis)
+FORM(postgres)
+FORM(kafka)
+FORM(mysql)
+FORM(http2)
+FORM(mqtt)
+FORM(websocket)
+
 /* Of a connection. `out` is zero before. The surer a form is, the earlier it is tried. */
 ONCE int read_frame(struct frame_bytes *in, struct frame *out)
 {
 	if (!in || !out)
 		return 0;
-	if (frame_http1(in, out) || frame_tls(in, out))
+	if (has_http1(in, out) || has_tls(in, out))
 		return 1;
 	out->type = 0;
-	if (frame_redis(in, out) || frame_postgres(in, out) || frame_kafka(in, out) || frame_mysql(in, out) || frame_http2(in, out))
-		return 1;
-	return frame_mqtt(in, out) || frame_websocket(in, out);
+	return has_redis(in, out) || has_postgres(in, out) || has_kafka(in, out) || has_mysql(in, out) || has_http2(in, out) ||
+	       has_mqtt(in, out) || has_websocket(in, out);
 }
 
 /* Of a datagram: a message of DNS with one question. */

@@ -74,13 +74,16 @@ static __always_inline void note_frame(struct flow *st, struct frame *frame)
  * Readers of MQTT take the first byte of a message, and its length byte by byte, as its last byte is not known before. Returns whether this
  * call took one of these bytes, or the rest of such a message.
  */
-static __always_inline bool see_by_byte(struct flow *st, u8 first, u32 bytes, struct frame *frame)
+ONCE int see_by_byte(struct flow *st, u32 first, u32 bytes, struct frame *frame)
 {
-	u32 known = st->has_head & BY_BYTE ? st->has_head & (BY_BYTE - 1) : 0, rest = 0, header;
 	struct frame_bytes in = {};
+	u32 known, rest = 0, header;
 
+	if (!st || !frame)
+		return 0;
+	known = st->has_head & BY_BYTE ? st->has_head & (BY_BYTE - 1) : 0;
 	if (bytes == 1 && known < HEADER_MAX) {
-		st->head = known ? st->head | (u32)first << 8 * known : first;
+		st->head = known ? st->head | first << 8 * known : first;
 		known++;
 		/* A message that is complete without more bytes, such as a ping, is seen at once. */
 		in.total = known;
@@ -89,20 +92,20 @@ static __always_inline bool see_by_byte(struct flow *st, u8 first, u32 bytes, st
 	}
 	st->has_head = 0;
 	if (!known)
-		return false;
+		return 0;
 	*(u32 *)in.b = st->head;
 	/* With the first byte alone, whether it is one is told as if no more came. */
 	in.n = known > 1 ? known : 2;
 	header = mqtt_header(&in, &rest);
 	if (bytes == 1 && (known == 1 ? header : first & 128 || rest)) {
 		st->has_head = BY_BYTE | known;
-		return true;
+		return 1;
 	}
 	if (known == 1 || header != known)
-		return false;
+		return 0;
 	read_frame(&in, frame);
 	note_frame(st, frame);
-	return true;
+	return 1;
 }
 
 MERGED void see_frame(struct flow *st, u32 op, u32 bytes, struct frame *frame)
