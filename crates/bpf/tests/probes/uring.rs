@@ -1,6 +1,7 @@
 //! Requests to io_uring: what became of each, by opcode, and what waits are for.
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use parshall_bpf::clock::monotonic_ns;
@@ -14,16 +15,17 @@ use super::probed::alone;
 const SIZES: Sizes = Sizes { requests: 8, completions: 64, groups: 1, buffers: 4, buffer_bytes: 4096 };
 const WINDOW_NS: u64 = 5_000_000_000;
 
-/// A ring and the programs; None where either cannot be had, which is reported.
-fn opened(what: &str) -> Option<(Ring, Uring)> {
+/// The turn to hold programs, a ring and the programs; None where they cannot be had, which is reported.
+fn opened(what: &str) -> Option<(MutexGuard<'static, ()>, Ring, Uring)> {
     if !root(what) {
         return None;
     }
+    let turn = alone();
     let Ok(ring) = Ring::open(SIZES) else {
         skip(what, "io_uring is not permitted here, or older than Linux 6.1");
         return None;
     };
-    Some((ring, Uring::load(true).unwrap()))
+    Some((turn, ring, Uring::load(true).unwrap()))
 }
 
 fn own() -> Observed {
@@ -69,8 +71,7 @@ fn receives(ring: &mut Ring, messages: usize, cancels: bool) {
 
 #[test]
 fn completions_count_by_opcode_and_error() {
-    let Some((mut ring, mut uring)) = opened("requests to io_uring by opcode") else { return };
-    let _alone = alone();
+    let Some((_turn, mut ring, mut uring)) = opened("requests to io_uring by opcode") else { return };
     let before = monotonic_ns();
     uring.begin(&own(), WINDOW_NS).unwrap();
     receives(&mut ring, 3, true);
@@ -97,8 +98,7 @@ fn completions_count_by_opcode_and_error() {
 
 #[test]
 fn a_wait_has_what_is_outstanding_and_so_has_the_end() {
-    let Some((mut ring, mut uring)) = opened("waits in io_uring_enter") else { return };
-    let _alone = alone();
+    let Some((_turn, mut ring, mut uring)) = opened("waits in io_uring_enter") else { return };
     for window in 0..2 {
         uring.begin(&own(), WINDOW_NS).unwrap();
         receives(&mut ring, window, false);
@@ -116,8 +116,7 @@ fn a_wait_has_what_is_outstanding_and_so_has_the_end() {
 
 #[test]
 fn who_is_not_observed_is_not_followed() {
-    let Some((mut ring, mut uring)) = opened("io_uring of another process") else { return };
-    let _alone = alone();
+    let Some((_turn, mut ring, mut uring)) = opened("io_uring of another process") else { return };
     uring.begin(&Observed { pids: vec![1], all: false }, WINDOW_NS).unwrap();
     receives(&mut ring, 2, true);
     let (seen, _) = uring.end();
@@ -127,8 +126,7 @@ fn who_is_not_observed_is_not_followed() {
 
 #[test]
 fn a_busy_ring_has_records_of_the_whole_window() {
-    let Some((mut ring, mut uring)) = opened("many requests to io_uring") else { return };
-    let _alone = alone();
+    let Some((_turn, mut ring, mut uring)) = opened("many requests to io_uring") else { return };
     // Of an hour: few in each tick.
     uring.begin(&own(), 3_600_000_000_000).unwrap();
     let (a, b) = UnixDatagram::pair().unwrap();
