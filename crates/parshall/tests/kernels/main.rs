@@ -30,7 +30,11 @@ const LIMIT_S: u32 = 5400;
 
 /// The part of a machine that `make test` sees. It has the time for two: the oldest and the newest.
 fn light(machine: &str) {
-    let machine = expected::machine(machine);
+    let mut machine = expected::machine(machine);
+    // With one CPU theirs is a clock that does not depend on this host (`scripts/kernels`).
+    if ["5.10", "6.1"].contains(&machine.kernel.as_str()) {
+        machine.boot.extend(["--cpus", "1"].map(str::to_owned));
+    }
     let Some(reports) = guest::run(&machine, "light", include_str!("guest/light.sh"), &[], LIGHT_LIMIT_S) else {
         return;
     };
