@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{FlowId, PathPart, Service, Transport};
 
+use super::connection::CUT_WITHIN;
 use super::index::{Client, Index};
 use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
 use super::{tail, walk};
 use crate::stats::Spans;
-use parshall_evidence::timeline::{Op, Socket, Timeline};
+use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
 
 /// Requests of one service whose time is followed.
 const FOLLOWED_MAX: usize = 400;
@@ -135,11 +136,12 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let answered = kept().filter(|r| r.reply_tid.is_some()).count() as u64;
     let outstanding_ns = all.iter().fold(0u64, |sum, r| sum.saturating_add(r.ns()));
     let sliced = timeline.slices.len() > 1 && answered > 0;
-    let seen = all.iter().zip(&abandoned).filter(|(r, _)| !r.cut);
+    let little_ns = sliced.then(|| outstanding_ns as f64 / answered as f64);
+    let seen = all.iter().zip(&abandoned).filter(|(r, _)| !r.cut && !may_be_rest(timeline, r, little_ns));
     let overlapping = || all.iter().filter(|r| r.overlaps);
     let estimated = latency::estimate(
         seen.map(|(r, abandoned)| Seen { ns: r.ns(), whole: r.reply_tid.is_some() && !abandoned }).collect(),
-        sliced.then(|| outstanding_ns as f64 / answered as f64),
+        little_ns,
     );
     let latency = if overlapping().count() * 2 > all.len() { latency::Latency::default() } else { estimated };
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
@@ -180,6 +182,20 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         path,
         tail,
     })
+}
+
+/// Whether a request that comes first on its connection in a slice may be the rest of one. Where requests take longer than a third of the
+/// slice, by Little's law, that what was cut came before such a third is not known: only what was seen to follow something is whole.
+fn may_be_rest(timeline: &Timeline, request: &Request, little_ns: Option<f64>) -> bool {
+    let Some(slice) = timeline.slices.iter().find(|s| s.0 <= request.arrived_ns && request.arrived_ns <= s.1) else {
+        return false;
+    };
+    let long = little_ns.is_some_and(|ns| ns * CUT_WITHIN as f64 > (slice.1 - slice.0) as f64);
+    let follows = |calls: &Vec<SocketCall>| {
+        let first = calls.partition_point(|call| call.at_ns < slice.0);
+        calls.get(first).is_some_and(|call| call.at_ns < request.read_ns)
+    };
+    long && !timeline.calls.get(&request.socket).is_some_and(follows)
 }
 
 /// The connection closed without a reply, or the client had closed its end before the reply.

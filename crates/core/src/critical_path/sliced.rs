@@ -127,3 +127,16 @@ fn requests_longer_than_the_slices_have_no_percentile() {
     assert!(long.p50_ns.is_some_and(|ns| ns.abs_diff(44 * MS) < 9 * MS), "{:?}", long.p50_ns);
     assert!(long.p99_ns.is_none_or(|ns| ns.abs_diff(44 * MS) < 22 * MS), "{:?}", long.p99_ns);
 }
+
+#[test]
+fn the_second_part_of_a_long_request_is_no_shorter_one() {
+    // In slices of 40 ms and less, most of what is seen whole is the second half of a request, 18 ms after the first one.
+    let load = Load { clients: 18, think_ns: 36_365_609, takes_ns: vec![36_365_609], in_parts: true };
+    for length_ms in (20..120).step_by(3) {
+        for gap_ms in [0, 50, 90, 200] {
+            let seen = load.seen(&slices(length_ms * MS, gap_ms * MS));
+            let near = seen.p50_ns.is_none_or(|ns| ns.abs_diff(load.takes_ns[0]) < 7 * MS);
+            assert!(near, "{:?} in slices of {length_ms} ms, {gap_ms} ms apart", seen.p50_ns);
+        }
+    }
+}
