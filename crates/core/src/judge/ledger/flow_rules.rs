@@ -248,3 +248,14 @@ fn waits_after_ack(flow: &FlowRecord, received: bool) -> bool {
     let (replies, sends) = (count(Release::RxData), count(Release::AppSend));
     if replies == 0 && sends == 0 { received && flow.calls.exchanges > 0 } else { replies >= sends }
 }
+
+/// Bytes that arrived on a connection from which on they are no single request that nobody reads.
+const BULK_BYTES: u64 = 65_536;
+
+/// A stream that its reader has left until the window shut: this end has never sent anything, so none of it is owed a reply, and its sender
+/// has more. On the rung btf only: others do not see the window.
+pub fn is_shut(flow: &FlowRecord) -> bool {
+    let last = &flow.last;
+    let one_way = last.bytes_acked <= 1 && last.data_segs_out == 0 && last.bytes_received >= BULK_BYTES;
+    serves(flow) && flow.observed_ns > 0 && one_way && last.rcv_wnd == 0 && last.unread_bytes > 0
+}

@@ -22,7 +22,7 @@ use parshall_evidence::{
 use self::debt::Debt;
 use self::follow::{Class, Way};
 use self::scene::Scene;
-use crate::judge::ledger::flow_rules::serves;
+use crate::judge::ledger::flow_rules::{is_shut, serves};
 
 /// A wait that began within the window and is at least this long counts too.
 const LONG_NS: u64 = 1_000_000_000;
@@ -77,7 +77,9 @@ pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
     for end in waiting.ends.iter().filter(|end| end.subject) {
         let age_ns = age(end);
         let way = match end.serves {
-            true => (scene.debt(end) == Debt::Sure).then(|| scene.served(end)),
+            true => {
+                (scene.debt(end) == Debt::Sure).then(|| scene.served(end)).filter(|way| !streams(capture, end, way))
+            }
             // A relay's own request is on the account of those for whom it asks; one that the subject serves itself, on that of the
             // service.
             false if end.pids.iter().any(|pid| served.contains(pid)) => None,
@@ -125,9 +127,21 @@ fn keep_back(capture: &Capture, scene: &Scene<'_>, held: &mut [Held<'_>]) {
 pub fn flows(capture: &Capture, found: &[Service]) -> BTreeSet<FlowId> {
     let Some(waiting) = &capture.waiting else { return BTreeSet::new() };
     let scene = Scene::new(waiting).knowing(capture, found);
-    let counted = |end: &&WaitingEnd| scene.debt(end) == Debt::Sure && counts(capture, found, end, age(end));
+    let stream = |end: &WaitingEnd| {
+        let served = if end.serves { scene.end(end.id) } else { scene.other_end(end) };
+        served.is_some_and(|end| streams(capture, end, &scene.served(end)))
+    };
+    let counted =
+        |end: &&WaitingEnd| scene.debt(end) == Debt::Sure && counts(capture, found, end, age(end)) && !stream(end);
     let open = waiting.ends.iter().filter(counted);
     open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().collect()
+}
+
+/// What lies unread there is a stream that its reader leaves, for a reason that does not show in its threads: its flow has that on its
+/// account. One whose process is stopped or blocked waits for that, as a request does.
+fn streams(capture: &Capture, end: &WaitingEnd, way: &Way) -> bool {
+    let idles = way.hops.last().is_some_and(|hop| matches!(hop.kind, HopKind::Idle | HopKind::Unread));
+    end.unread_bytes > 0 && idles && capture.flows.iter().any(|flow| flow.id == end.id && is_shut(flow))
 }
 
 /// How long a request at this end has waited.

@@ -1,12 +1,13 @@
 //! Hand-made scenes: who owes an answer, who holds it up, and what owes nothing.
 use parshall_evidence::{
-    Accepted, Capture, Counters, FdKind, ListenerCounters, Status, SyscallCell, Waiting, WaitingEnd, WaitingThread,
+    Accepted, Capture, Counters, FdKind, FlowState, ListenerCounters, Release, Status, SyscallCell, Waiting,
+    WaitingEnd, WaitingThread,
 };
 use proptest::prelude::*;
 
 use crate::judge::{judge, waiting};
 use crate::testkit::service::{ServiceBuilder, with};
-use crate::testkit::{FlowBuilder, arb, capture as capture_of, empty_capture};
+use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture as capture_of, empty_capture};
 
 const S: u64 = 1_000_000_000;
 
@@ -101,6 +102,40 @@ fn a_stopped_process_is_named_with_the_age() {
         assert_eq!((service.unanswered, service.port), (ends.len() as u64, 7000));
         assert!((service.outstanding - ends.len() as f64).abs() < 0.01, "{service:?}");
     }
+}
+
+/// A connection on which data lies unread since before the window, whose thread sleeps over an epoll that does not have it. The service has
+/// sent so many bytes on it, and its window is so wide.
+fn left_unread(sent: u64, window: u32, thread: WaitingThread) -> Capture {
+    let mut flow = FlowBuilder::new(1, parshall_evidence::Role::Server).every(
+        1000 * MS,
+        0,
+        1000 * MS,
+        FlowState::RxWaiting,
+        Release::Cut,
+    );
+    let last = &mut flow.record.last;
+    (last.bytes_received, last.unread_bytes, last.rcv_wnd) = (128_204, 128_204, window);
+    (last.bytes_acked, last.data_segs_out) = (sent, sent / 100);
+    let asleep = ThreadBuilder::new(100).blocked(0, 1000 * MS, "epoll_wait", FdKind::Anon);
+    let mut capture = capture_of(vec![flow], vec![asleep]);
+    let sent_ns = (sent > 0).then_some(10 * S);
+    let served = WaitingEnd { unread_bytes: 128_204, sent_ns, still_ns: S, ..end(1, true) };
+    let (local, remote) = (served.remote, served.local);
+    let sender = WaitingEnd { local, remote, received_ns: sent_ns, still_ns: S, ..end(2, false) };
+    capture.waiting = Some(Waiting { ends: vec![served, sender], threads: vec![thread], left_out: 0 });
+    capture
+}
+
+#[test]
+fn a_stream_whose_window_is_shut_is_no_request_that_waits() {
+    let idles = || thread(100, 100, "epoll_wait");
+    assert_eq!(cause(&left_unread(0, 0, idles())), "slow-reader");
+    // It has had replies, or its sender could send more: a request.
+    assert_eq!(cause(&left_unread(5_000, 0, idles())), "NoDominantCause");
+    assert_eq!(cause(&left_unread(0, 60_000, idles())), "NoDominantCause");
+    // What holds its process up matters more than that it does not read.
+    assert_eq!(cause(&left_unread(0, 0, WaitingThread { state: 'T', ..idles() })), "process-stopped");
 }
 
 #[test]

@@ -22,6 +22,7 @@ use parshall_evidence::{Capture, HopKind, Service};
 
 use super::flow::{FlowFact, Shape};
 use super::part::{Blame, Part};
+use crate::judge::ledger::flow_rules::is_shut;
 use crate::stats::ratio;
 
 pub use classify::{is_collector, writes};
@@ -176,9 +177,10 @@ struct Streams {
 impl Streams {
     fn new(flows: &[FlowFact<'_>]) -> Streams {
         let mut streams = Streams::default();
-        for flow in flows.iter().filter(|f| f.shape != Shape::Idle) {
+        for flow in flows.iter().filter(|f| f.shape != Shape::Idle || is_shut(f.rec)) {
             // A few calls may be the begin of a request that waits for its reply.
-            let is_stream = flow.shape != Shape::RequestReply && calls(flow.rec) >= STREAM_CALLS_MIN;
+            let is_stream =
+                flow.shape != Shape::RequestReply && calls(flow.rec) >= STREAM_CALLS_MIN || is_shut(flow.rec);
             let one = InUse { all: 1, streams: u64::from(is_stream) };
             streams.served.add(flow.rec, one);
             let remote = flow.rec.remote;
@@ -247,7 +249,8 @@ pub fn supersede(
     let seen = || requests.services.iter().filter(|service| !service.rec.waited);
     let all = Served::by(seen().map(|service| service.rec));
     // Unread data of a connection on which hardly anything moved is the begin of a request, too.
-    let talks = |f: &FlowFact<'_>| f.shape == Shape::RequestReply || calls(f.rec) < STREAM_CALLS_MIN;
+    let few = |f: &FlowFact<'_>| calls(f.rec) < STREAM_CALLS_MIN && !is_shut(f.rec);
+    let talks = |f: &FlowFact<'_>| f.shape == Shape::RequestReply || few(f);
     let served: Vec<bool> = flows.iter().map(|f| talks(f) && all.holds(f.rec)).collect();
     // The opening of their connections is on the account of the requests that come first.
     let opens = |service: &&ServiceFact<'_>| service.lost_to(Spent::Setup).next().is_some();
