@@ -2,8 +2,15 @@
 //!
 //! They look like a request that a timer answers. A thread that reads a request and answers it is one and the same, or hands over
 //! more than two bytes; a sign of life is read by one thread, and the next one is written by another one, which a timer wakes.
-use parshall_evidence::timeline::{Op, SocketCall};
+//!
+//! Longer ones, such as those of AMQP and BGP, and those of a process with one thread are told by their times ([`settle`]): how long after
+//! the other end's a sign of life is sent depends on when each of them began, and not on who sends it.
+use std::collections::BTreeMap;
 
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
+
+use super::connection::Request;
 use super::messages::{Messages, Part};
 
 /// A sign of life has room for no number and no content.
@@ -40,9 +47,126 @@ pub fn mark(calls: &[SocketCall], asks: Op, messages: &mut Messages) {
     }
 }
 
+/// Signs of life that are told by their times alone are no longer.
+const SHORT_BYTES: u32 = 32;
+/// Fewer of one end show no rhythm.
+const BEATS_MIN: usize = 3;
+/// A timer's intervals differ by this share at most.
+const REGULAR: f64 = 0.1;
+/// From this share of the interval on, the times from one end's to the other's are not alike.
+const UNLIKE: f64 = 0.3;
+/// Connections that show whether these times differ from one to the next.
+const CONNECTIONS_MIN: usize = 3;
+
+/// What both ends of a connection send, at intervals of their own as far as can be seen.
+struct Beats {
+    id: FlowId,
+    bytes: (u32, u32),
+    interval_ns: u64,
+    /// The shortest and the longest time from what is received to what is sent next.
+    after_ns: (u64, u64),
+}
+
+/// Takes the requests of connections away on which both ends send signs of life only. `found` are the requests by served socket.
+pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
+    let mut services: BTreeMap<(u32, u16), Vec<Beats>> = BTreeMap::new();
+    for (id, requests) in found.iter().filter(|(_, requests)| !requests.is_empty()) {
+        let (Some(socket), Some(calls)) = (timeline.sockets.get(id), timeline.calls.get(id)) else { continue };
+        let of = |socket: &Socket| (socket.pid, socket.local.port());
+        let beats = beats(*id, calls).filter(|_| !socket.udp && requests.len() >= BEATS_MIN - 1);
+        services.entry(of(socket)).or_default().extend(beats);
+    }
+    for all in services.values() {
+        for one in all.iter().filter(|one| one.is_by_itself() || one.differs_from(all)) {
+            found.insert(one.id, Vec::new());
+        }
+    }
+}
+
+/// The short messages of one length for each end, each of them sent as by a timer; None where there is anything else.
+fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
+    let of = |op: Op| calls.iter().filter(move |call| call.op == op);
+    let one_length = |op: Op| {
+        let bytes = of(op).next()?.bytes;
+        of(op).all(|call| call.bytes == bytes && call.frame.is_none()).then_some(bytes)
+    };
+    let bytes = (one_length(Op::Receive)?, one_length(Op::Send)?);
+    let times =
+        |op: Op| of(op).map(|call| if op == Op::Receive { call.since_ns } else { call.at_ns }).collect::<Vec<u64>>();
+    let (received, sent) = (times(Op::Receive), times(Op::Send));
+    let interval_ns = regular(&received)?.min(regular(&sent)?);
+    let next = |at: &u64| sent.get(sent.partition_point(|sent| sent < at)).map(|sent| sent - at);
+    let after: Vec<u64> = received.iter().filter_map(next).collect();
+    let after_ns = (*after.iter().min()?, *after.iter().max()?);
+    (bytes.0.max(bytes.1) <= SHORT_BYTES).then_some(Beats { id, bytes, interval_ns, after_ns })
+}
+
+/// The interval of what happened at these times, if it is regular and long enough.
+fn regular(times: &[u64]) -> Option<u64> {
+    let gaps = || times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+    let (shortest, longest) = (gaps().min()?, gaps().max()?);
+    let alike = (longest - shortest) as f64 <= REGULAR * longest as f64;
+    (times.len() >= BEATS_MIN && alike && shortest >= APART_NS).then_some(shortest)
+}
+
+impl Beats {
+    /// Two timers: one end keeps its interval, however long ago the other one sent.
+    fn is_by_itself(&self) -> bool {
+        (self.after_ns.1 - self.after_ns.0) as f64 >= UNLIKE * self.interval_ns as f64
+    }
+
+    /// A service takes as long for the same request from one client as from another one. Two timers that began at different times do not.
+    fn differs_from(&self, all: &[Beats]) -> bool {
+        let same =
+            all.iter().filter(|one| one.bytes == self.bytes && one.interval_ns.abs_diff(self.interval_ns) < APART_NS);
+        let after: Vec<u64> = same.map(|one| one.after_ns.0).collect();
+        let (Some(least), Some(most)) = (after.iter().min(), after.iter().max()) else { return false };
+        after.len() >= CONNECTIONS_MIN && (most - least) as f64 >= UNLIKE * self.interval_ns as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::critical_path::services;
+    use crate::testkit::timeline::{Script, served_socket};
+
+    /// Connections of a process with one thread: each client sends `bytes.0` every `every_ms.0` from its own begin on, and the service
+    /// `bytes.1` every `every_ms.1`, `after` that of the n-th client.
+    fn requests(bytes: (u32, u32), every_ms: (u64, u64), after: impl Fn(u64, u64) -> u64) -> u64 {
+        let mut script = Script::new();
+        for n in 0..5 {
+            let begin = 20 + 170 * n;
+            let calls = (0..5).flat_map(|k| {
+                let (asked, answered) = (begin + k * every_ms.0, begin + after(n, k) + k * every_ms.1);
+                [(101, Op::Receive, asked * MS, asked * MS), (101, Op::Send, answered * MS, answered * MS)]
+            });
+            let mut calls: Vec<_> = calls.collect();
+            calls.sort_by_key(|call| call.3);
+            script = script.socket(n + 1, served_socket(7000), 101).calls(n + 1, calls);
+            for call in script.timeline.calls.get_mut(&(n + 1)).expect("calls") {
+                call.bytes = if call.op == Op::Receive { bytes.0 } else { bytes.1 };
+            }
+        }
+        script.timeline.slices = vec![(0, 10_000 * MS)];
+        services(&script.timeline).iter().map(|service| service.requests + service.unanswered).sum()
+    }
+
+    #[test]
+    fn heartbeats_of_two_timers_are_told_by_when_they_began() {
+        // Each client began at another time; the frames of both ends have eight bytes.
+        assert_eq!(requests((8, 8), (1000, 1000), |n, _| 150 + 190 * n), 0);
+        // The two ends have intervals of their own: the one comes sooner or later after the other.
+        assert_eq!(requests((19, 21), (1000, 700), |_, _| 40), 0);
+        // A service that lets each client wait for the same time.
+        assert_eq!(requests((8, 8), (1000, 1000), |_, _| 400), 25);
+        // One whose times vary from request to request, and with them those of its replies.
+        assert_eq!(requests((8, 8), (1000, 1000), |n, k| 100 + 190 * ((n + 2 * k) % 4)), 25);
+        // Replies that have content.
+        assert_eq!(requests((8, 80), (1000, 1000), |n, _| 150 + 190 * n), 25);
+        // A client that asks again and again.
+        assert_eq!(requests((8, 8), (50, 50), |n, _| 5 + 9 * n), 25);
+    }
 
     const MS: u64 = 1_000_000;
 
