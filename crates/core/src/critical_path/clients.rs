@@ -1,8 +1,8 @@
-//! Waits of a service's observed clients outside of their requests: connections that are being opened, and connections on which
-//! the reply has come and the client still reads until the service closes.
+//! Waits of a service's observed clients outside of their requests: connections that are being opened, connections on which
+//! the reply has come and the client still reads until the service closes, and replies that a client gave up waiting for.
 //!
 //! An idle connection is no such wait: its client sleeps for something else, or watches many. A subscriber waits for data to come, and
-//! its connection does not end with the wait.
+//! its connection does not end with the wait. Who has sent what is owed no reply does not wait for one before it closes.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -14,6 +14,8 @@ use crate::wait::Wait;
 
 /// A shorter wait is that of a round trip, or of a reply that is read to its end.
 const LONG_NS: u64 = 100_000_000;
+/// A client that gives up sooner has a reason of its own.
+const GIVES_UP_NS: u64 = 1_000_000_000;
 
 /// The event that a client waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,6 +24,8 @@ pub enum Awaits {
     Close,
     /// The establishment of the connection.
     Connect,
+    /// A reply, until the client's own timeout ended: it closed the connection then.
+    Reply,
 }
 
 /// Waits of the threads of one process for the same.
@@ -55,8 +59,8 @@ pub fn found(index: &Index<'_>) -> Vec<ClientWait> {
         (*count, *sum, *longest) = (*count + 1, sum.saturating_add(ns), ns.max(*longest));
     };
     for (id, calls) in &index.timeline.calls {
-        if let Some((socket, last, ns)) = close(index, *id, calls) {
-            add(Awaits::Close, last.tid, socket, ns);
+        if let Some((awaits, socket, last, ns)) = until_close(index, *id, calls) {
+            add(awaits, last.tid, socket, ns);
         }
     }
     for off in index.timeline.off_cpu.values().flatten() {
@@ -82,17 +86,35 @@ fn is_client(index: &Index<'_>, socket: &Socket) -> bool {
     !socket.serves && !socket.udp && (ports.is_empty() || ports.contains(&socket.remote.port()))
 }
 
-/// The last call on a client's connection that had its reply, if its thread then slept for nothing but data on it until it was closed;
-/// and for how long.
-fn close<'a>(index: &Index<'a>, id: FlowId, calls: &'a [SocketCall]) -> Option<(&'a Socket, &'a SocketCall, u64)> {
+/// The last call on a client's connection, if its thread then slept for nothing but data on it until it was closed, for how long, and what
+/// for: with its reply, for the service's close; without one, for a reply, if its own timeout ended that. Only where replies came before is
+/// it known that there are any.
+fn until_close<'a>(
+    index: &Index<'a>,
+    id: FlowId,
+    calls: &'a [SocketCall],
+) -> Option<(Awaits, &'a Socket, &'a SocketCall, u64)> {
     let socket = index.socket(id).filter(|socket| is_client(index, socket))?;
-    let last = calls.last().filter(|call| call.op == Op::Receive)?;
+    let last = calls.last()?;
+    let (awaits, before, least_ns) = match last.op {
+        Op::Receive => (Awaits::Close, Op::Send, LONG_NS),
+        Op::Send => (Awaits::Reply, Op::Receive, GIVES_UP_NS),
+        Op::Accept => return None,
+    };
     let closed_ns = socket.closed_ns?;
     let in_slice = index.timeline.slices.iter().any(|slice| slice.0 <= last.at_ns && closed_ns <= slice.1);
     let ns = closed_ns.saturating_sub(last.at_ns);
-    if ns < LONG_NS || !in_slice || !calls.iter().any(|call| call.op == Op::Send) {
+    if ns < least_ns || !in_slice || !calls.iter().any(|call| call.op == before) {
         return None;
     }
+    let (slept, ended_itself) = sleeps_for(index, id, last, closed_ns)?;
+    let waits = slept as f64 >= WAITS_SHARE * ns as f64 && ended_itself == (awaits == Awaits::Reply);
+    let alone = || !index.serves_others(last.tid, id, last.at_ns, closed_ns);
+    (waits && alone()).then_some((awaits, socket, last, ns))
+}
+
+/// For how long a client's thread slept for data on its connection after its last call there, and whether a timer ended that.
+fn sleeps_for(index: &Index<'_>, id: FlowId, last: &SocketCall, closed_ns: u64) -> Option<(u64, bool)> {
     let offs = index.off_cpu(last.tid, last.at_ns)?;
     let reads = |off: &OffCpu| match index.wait(off) {
         Wait::SocketReceive => off.target == id,
@@ -109,8 +131,7 @@ fn close<'a>(index: &Index<'a>, id: FlowId, calls: &'a [SocketCall]) -> Option<(
             ended_itself = off.waker == Waker::HardIrq;
         }
     }
-    let waits = slept as f64 >= WAITS_SHARE * ns as f64 && !ended_itself;
-    (waits && !index.serves_others(last.tid, id, last.at_ns, closed_ns)).then_some((socket, last, ns))
+    Some((slept, ended_itself))
 }
 
 #[cfg(test)]
@@ -175,6 +196,37 @@ mod tests {
         let mut other = replied().off(sleep(RECV, 2, Waker::SoftIrq));
         other.timeline.asked_ports = vec![9];
         assert_eq!(of(other), []);
+    }
+
+    /// As [`replied`], and 201 asks again at 20 ms, has no reply, and closes the connection at 2,020 ms.
+    fn asked_again() -> Script {
+        let mut script = replied().sends(201, 2, 20 * MS).receives(101, 1, 20 * MS, 21 * MS);
+        script.timeline.slices = vec![(0, 3_000 * MS)];
+        script.timeline.sockets.values_mut().for_each(|socket| socket.closed_ns = Some(2_021 * MS));
+        script
+    }
+
+    fn until_timeout(syscall: i32, target: u64, waker: Waker) -> OffCpu {
+        let (begin, end) = (20 * MS + 1, 2_020 * MS);
+        OffCpu { begin_ns: begin, wake_ns: end, end_ns: end, ..sleep(syscall, target, waker) }
+    }
+
+    #[test]
+    fn a_client_whose_timeout_ends_has_given_up_waiting_for_a_reply() {
+        assert_eq!(of(asked_again().off(until_timeout(POLL, 0, Waker::HardIrq))), [(Awaits::Reply, 200, 1, 2_001)]);
+        assert_eq!(of(asked_again().off(until_timeout(RECV, 2, Waker::HardIrq))), [(Awaits::Reply, 200, 1, 2_001)]);
+        // It sleeps for something else, or watches many, or the service closed.
+        assert_eq!(of(asked_again().off(until_timeout(SLEEP, 0, Waker::HardIrq))), []);
+        assert_eq!(of(asked_again().off(until_timeout(232, 0, Waker::HardIrq))), []);
+        assert_eq!(of(asked_again().off(until_timeout(POLL, 0, Waker::SoftIrq))), []);
+        // It waits for the next thing to send, and is still connected.
+        let mut open = asked_again().off(until_timeout(POLL, 0, Waker::HardIrq));
+        open.timeline.sockets.values_mut().for_each(|socket| socket.closed_ns = None);
+        assert_eq!(of(open), []);
+        // Nothing is ever answered on its connection: messages that are owed no reply.
+        let mut one_way = asked_again().off(until_timeout(POLL, 0, Waker::HardIrq));
+        one_way.timeline.calls.get_mut(&2).expect("calls").retain(|call| call.op == Op::Send);
+        assert_eq!(of(one_way), []);
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub enum Gap {
     Sending(String, f64),
     /// Exchanges on the flows of services, and the requests that are known of them, which are far fewer.
     Unpaired(f64, f64),
+    /// How far away the clients of the service of datagrams at this port are.
+    Distance(u16),
     /// No cause has the time that was lost.
     NoCause,
     /// The evidence that was seen does not tell.
@@ -114,6 +116,7 @@ impl Gap {
             Gap::Slowest => "slowest",
             Gap::Clients(_) => "clients",
             Gap::Sending(..) => "sending",
+            Gap::Distance(_) => "round-trip",
             Gap::NoCause => "cause",
             Gap::Nothing => "nothing",
         }
@@ -191,6 +194,9 @@ impl Gap {
                 "of {} exchanges on its connections, requests were made of {}",
                 units::count_f(*exchanges),
                 units::count_f(*requests)
+            ),
+            Gap::Distance(port) => format!(
+                "datagrams to port {port} do not show how far away their clients are, who may wait a round trip for each reply"
             ),
             Gap::NoCause => "no cause known here accounts for what was lost".to_owned(),
             Gap::Nothing => "too little was seen".to_owned(),
@@ -350,6 +356,7 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     let unseen = facts.requests.unseen_share();
     gaps.extend((unseen > WHOLE && unseen <= UNSEEN_MAX).then_some(Gap::Unseen(unseen)));
     gaps.extend(health::unpaired(facts).map(|(exchanges, requests)| Gap::Unpaired(exchanges, requests)));
+    gaps.extend(health::unseen_distance(facts).map(Gap::Distance));
     let clients = health::clients_share(facts);
     gaps.extend((clients > WHOLE).then_some(Gap::Clients(clients)));
     gaps.extend(health::slow_sending(facts).map(|(who, each_ns)| Gap::Sending(who, each_ns)));

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use parshall_evidence::{FdKind, HopKind};
+use parshall_evidence::{FdKind, HopKind, Transport};
 
 use crate::critical_path::clients::{Awaits, ClientWait};
 use crate::judge::chain;
@@ -123,6 +123,16 @@ pub fn unpaired(facts: &Facts<'_>) -> Option<(f64, f64)> {
     (exchanges >= EXCHANGES_MIN && exchanges > found * PER_REQUEST).then_some((exchanges, found))
 }
 
+/// The port of a service of datagrams none of whose clients is on this host, as far as was seen: what they wait for beyond its replies, the
+/// kernel does not know either. TCP's connections have their round trip.
+pub fn unseen_distance(facts: &Facts<'_>) -> Option<u16> {
+    let timeline = facts.capture.timeline.as_ref()?;
+    let is_near = |port: u16| timeline.sockets.values().any(|s| s.udp && !s.serves && s.remote.port() == port);
+    let served = facts.requests.counted().filter(|service| !service.rec.outbound && service.rec.requests > 0);
+    let mut ports = served.filter(|service| service.rec.transport == Transport::Udp).map(|s| s.rec.address.port());
+    ports.find(|port| !is_near(*port))
+}
+
 /// Of all that clients waited, the share outside of their requests.
 pub fn clients_share(facts: &Facts<'_>) -> f64 {
     let ns = waits_ns(facts, &connecting(facts));
@@ -130,8 +140,9 @@ pub fn clients_share(facts: &Facts<'_>) -> f64 {
 }
 
 fn waits_ns(facts: &Facts<'_>, connecting: &Connecting<'_>) -> f64 {
-    let awaits: &[Awaits] = if opens_for_itself(facts) { &[Awaits::Close] } else { &[Awaits::Close, Awaits::Connect] };
-    client_waits_ns(facts, awaits) + connecting.ns
+    let awaits = [Awaits::Close, Awaits::Reply, Awaits::Connect];
+    let counted = if opens_for_itself(facts) { &awaits[..2] } else { &awaits };
+    client_waits_ns(facts, counted) + connecting.ns
 }
 
 /// The subject serves requests, and no port was asked for: a connection that it opens is on their path, or no request waits for it.
@@ -177,7 +188,7 @@ fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
 
 /// Says which client waits for what.
 fn clients(facts: &Facts<'_>, connecting: &Connecting<'_>) -> String {
-    let counts = |wait: &&ClientWait| wait.awaits == Awaits::Close || !opens_for_itself(facts);
+    let counts = |wait: &&ClientWait| wait.awaits != Awaits::Connect || !opens_for_itself(facts);
     let worst = facts.clients.iter().filter(counts).max_by_key(|wait| wait.ns);
     let worst = worst.filter(|wait| wait.ns as f64 >= connecting.ns);
     match (worst, connecting.flow) {
@@ -205,6 +216,12 @@ fn client(wait: &ClientWait) -> String {
             "{who} has its reply from {}, and reads on until the service closes the connection: {times}, {each} on average (the longest \
              {longest}). Either the reply does not tell its length, or the client does not heed it; the service closes when its timeout \
              for idle connections ends.",
+            wait.remote
+        ),
+        Awaits::Reply => format!(
+            "{who} gave up waiting for replies of {}: {times}, after {each} on average (the longest {longest}). The service has read what \
+             was asked, and none of its threads that were seen works on it: it is kept somewhere inside, for a limit, a quota or another \
+             client.",
             wait.remote
         ),
         Awaits::Connect => format!(

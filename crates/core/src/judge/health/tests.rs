@@ -278,3 +278,63 @@ fn threads_that_take_turns_on_all_cpus_are_full_together() {
     };
     assert_eq!(verdict_of(&spinning(520)), "user-cpu-bound");
 }
+
+/// A client asks four times over a connection of its own and has a reply to its first message each time, not to the second one: its thread
+/// sleeps in poll until a timer of its own or data ends that (`waker`), closes the connection, and tries again.
+fn given_up(waker: Waker) -> Capture {
+    let mut script = begun();
+    script.timeline.slices = vec![(0, 9_000 * MS)];
+    script.timeline.syscalls.insert(7, "poll".to_string());
+    for n in 0..4_u64 {
+        let (served, client, tid, at) = (10 + n, 20 + n, 101 + n as u32, n * 2_100 * MS + MS);
+        let closed_ns = Some(at + 2_040 * MS);
+        script = script
+            .socket(served, Socket { closed_ns, ..served_socket(7000) }, tid)
+            .socket(client, Socket { closed_ns, ..client_socket(7000) }, 201)
+            .pair(served, client)
+            .sends(201, client, at)
+            .receives(tid, served, at, at + MS)
+            .sends(tid, served, at + 2 * MS)
+            .receives(201, client, at + 2 * MS, at + 3 * MS)
+            .sends(201, client, at + 4 * MS)
+            .receives(tid, served, at + 4 * MS, at + 5 * MS)
+            .off(OffCpu {
+                syscall: RECV,
+                fd: FdKind::Tcp,
+                target: served,
+                ..off(tid, at + 6 * MS, at + 2_040 * MS, at + 2_040 * MS)
+            })
+            .off(OffCpu { syscall: 7, waker, ..off(201, at + 5 * MS, at + 2_039 * MS, at + 2_039 * MS) });
+    }
+    let mut capture = of(script);
+    capture.window_ns = 9_000 * MS;
+    capture
+}
+
+#[test]
+fn requests_that_clients_gave_up_waiting_for_are_no_health() {
+    let report = judge(&given_up(Waker::HardIrq));
+    assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
+    assert!(report.verdict.summary.contains("gave up waiting for replies of 127.0.0.1:7000: 4 times"), "{report:#?}");
+    // The service ends the connection of a subscriber.
+    assert_eq!(verdict_of(&given_up(Waker::SoftIrq)), "healthy");
+}
+
+#[test]
+fn datagrams_of_clients_elsewhere_do_not_tell_how_far_away_these_are() {
+    let quick = |clients: &[u64]| {
+        let served = Socket { udp: true, ..served_socket(7000) };
+        let mut script = begun().socket(1, served, 101);
+        for id in clients {
+            script = script.socket(*id, Socket { udp: true, ..client_socket(7000) }, 201);
+        }
+        for n in 0..50 {
+            script = script.receives(101, 1, n * 10 * MS, n * 10 * MS + 50_000).sends(101, 1, n * 10 * MS + 100_000);
+        }
+        judge(&of(script)).verdict
+    };
+    let (far, near) = (quick(&[]), quick(&[2]));
+    assert_eq!((far.status, far.confidence), (Status::Healthy, Confidence::Medium), "{far:?}");
+    assert_eq!(far.gaps[0].link, "round-trip");
+    assert_eq!((near.status, near.confidence), (Status::Healthy, Confidence::High), "{near:?}");
+}
