@@ -35,13 +35,16 @@ pub fn of(index: &Index<'_>, outbound: bool, requests: &[Request], latency: &Lat
     }
     let from_ns = threshold(requests, latency)?;
     let slowest: Vec<Request> = requests.iter().filter(|r| r.ns() >= from_ns).copied().collect();
-    let spans = Spans::union(slowest.iter().map(|r| (r.arrived_ns, r.end_ns)).collect());
+    let ns = slowest.iter().fold(0, |sum: u64, r| sum.saturating_add(r.ns()));
+    // Those that only make up the number tell nothing of when and where it is slow.
+    let slow = || slowest.iter().filter(|r| r.ns().saturating_mul(2 * slowest.len() as u64) >= ns);
+    let spans = Spans::union(slow().map(|r| (r.arrived_ns, r.end_ns)).collect());
     let mut tail = Tail {
         from_ns,
         requests: slowest.len() as u64,
-        connections: slowest.iter().map(|r| r.socket).collect::<BTreeSet<FlowId>>().len() as u64,
+        connections: slow().map(|r| r.socket).collect::<BTreeSet<FlowId>>().len() as u64,
         moments: spans.len() as u64,
-        ns: slowest.iter().fold(0, |sum, r| sum.saturating_add(r.ns())),
+        ns,
         ..Tail::default()
     };
     let reads = Reads::new(requests);

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use parshall_evidence::{Place, Rung};
 
-use super::base::{Candidate, Cause, Outcome, ThreadLoss, thread_name};
+use super::base::{Candidate, Cause, Outcome, RequestLoss, ThreadLoss, denied, thread_name};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
+use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::record;
@@ -30,6 +31,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::RunQueue) else {
         return of_threads(facts).map_or_else(|| not_spent(facts, Spent::RunQueue), Candidate::holds);
     };
+    if !is_noticed(&waits.loss) {
+        let why = format!("under {}, and most of a request's time is something else", units::duration(NOTICED_NS));
+        return denied(Denial::of(amount(waits.loss.each_ns / 1e6, "ms", "a request")).seen().because(why));
+    }
     let leaf = waits.leaf;
     let who = &leaf.target;
     let summary = waits.summary(&format!(
@@ -46,6 +51,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
         evidence.push(words::valued("of all CPUs' time, busy", ratio(busy as f64, all).min(1.0), "1"));
     }
     waits.candidate(summary, evidence, fix(who, "its", leaf.pid)).holds()
+}
+
+/// A host with more than one program lets each of them wait for a CPU for fractions of this time, in nanoseconds.
+const NOTICED_NS: f64 = 1e6;
+/// A shorter wait is noticed only where it is this share of the requests' time or more: they take three times as long as alone.
+const MOST_OF_TIME: f64 = 2.0 / 3.0;
+
+/// Whether clients notice it.
+fn is_noticed(loss: &RequestLoss) -> bool {
+    loss.waited || loss.each_ns >= NOTICED_NS || loss.ns >= MOST_OF_TIME * loss.time_ns
 }
 
 /// Advice against `who`, whose (`its`) programs use the CPUs of the service `pid`.
@@ -145,6 +160,18 @@ mod tests {
         let report = crate::judge::judge(&with(waits_while("sh", 0)));
         assert_eq!(report.verdict.cause.as_deref(), Some("run-queue-latency"));
         assert!(report.verdict.summary.contains("on which sh runs"), "{}", report.verdict.summary);
+    }
+
+    #[test]
+    fn a_wait_of_a_fraction_of_a_millisecond_beside_a_compiler_is_no_fault() {
+        let beside = |ms: f64, share: f64| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::RunQueue, "").runs("cc1", 900);
+            let service = ServiceBuilder::new(7000).requests(600, ms).part(way, share).cpu(1.0 - share);
+            verdict_of(&with(service))
+        };
+        assert_eq!(beside(0.6, 0.5), "healthy", "each of them waits for 0.3 ms and takes 0.6");
+        assert_eq!(beside(0.6, 0.8), "run-queue-latency", "they take five times as long as alone");
+        assert_eq!(beside(4.0, 0.5), "run-queue-latency", "they wait for 2 ms");
     }
 
     #[test]

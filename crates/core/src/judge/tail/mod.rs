@@ -32,6 +32,11 @@ const NOTABLE_MS: f64 = 2.0;
 const MANY: (u64, u64) = (30, 3);
 /// Fewer requests than that leave doubt.
 const FEW: u64 = 10;
+/// Fewer requests that wait for the cause are an accident, whatever else the slowest ones do.
+const LEAST: u64 = 5;
+/// Once in a while, any host with more than one program lets a thread wait for a CPU for long, and with it all requests that come meanwhile.
+const RUN_QUEUE: &str = "run-queue-latency";
+const OFTEN: u64 = 2;
 
 /// The findings about the slowest requests of all services.
 #[derive(Debug, Default)]
@@ -128,8 +133,14 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
     if lost_share < MIN_TAIL_SHARE || share < MIN_TAIL_SHARE {
         return None;
     }
+    if requests_of(facts, cause.id) < LEAST {
+        return None;
+    }
     let service = facts.requests.counted().filter(|s| s.slow).max_by(|a, b| a.lost_ns().total_cmp(&b.lost_ns()))?;
     let tail = service.rec.tail.as_ref()?;
+    if cause.id == RUN_QUEUE && tail.moments < OFTEN {
+        return None;
+    }
     candidate.gaps.extend(match tail.requests {
         n if n >= MANY.0 && tail.moments >= MANY.1 => None,
         n if n >= FEW => Some(Gap::Few(n, "slow requests")),
@@ -139,6 +150,22 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
     candidate.evidence.insert(0, evidence(service));
     let finding = Finding { tail: true, ..rank::finding(facts, cause, candidate, lost_share, share) };
     Some(Found { finding, seen, is_most: ns >= MOST * whole.lost_ns() })
+}
+
+/// Of the slowest requests, how many lost something to this cause, as far as they were followed. One that claims what another use of time
+/// is named after has those that lost anything.
+fn requests_of(facts: &Facts<'_>, cause: &str) -> u64 {
+    let count = |claims: &dyn Fn(Spent) -> bool| {
+        let of = |service: &ServiceFact<'_>| {
+            let lost = service.parts.iter().filter(|part| service.slow && claims(part.spent));
+            lost.map(|part| part.rec.requests).fold(0, u64::saturating_add).min(service.rec.followed_requests)
+        };
+        facts.requests.counted().map(of).fold(0, u64::saturating_add)
+    };
+    match count(&|spent| spent.cause() == Some(cause)) {
+        0 => count(&Spent::is_lost),
+        own => own,
+    }
 }
 
 /// `The slowest 5 % of the requests (from 16 ms; the typical one takes 271 us) wait: ` and what the cause says.

@@ -308,6 +308,40 @@ fn a_mild_tail_is_healthy() {
 }
 
 #[test]
+fn what_befalls_four_requests_is_an_accident() {
+    // The slowest ten of 157 are the tail, of which so many wait for a CPU for 25 ms: most of the time of all ten.
+    let waits = |n: usize| {
+        let mut thread = steady(101, 1, 200 * US);
+        thread.requests.retain(|request| request.0 % (30 * MS) == 100 * US);
+        for (request, typical) in thread.requests.iter_mut().zip(100 * US..) {
+            request.2 = Does::Computes(typical);
+        }
+        for chosen in thread.requests.iter_mut().skip(1).step_by(20).take(n) {
+            chosen.2 = Does::Behind(25 * MS);
+        }
+        report(&thread)
+    };
+    let (four, five) = (waits(4), waits(5));
+    assert_eq!((four.verdict.status, cause(&four)), (Status::Healthy, "none"), "{four:#?}");
+    assert_eq!((cause(&five), five.findings[0].tail), ("run-queue-latency", true), "{five:#?}");
+}
+
+#[test]
+fn one_long_wait_for_a_cpu_is_an_accident_whatever_came_meanwhile() {
+    // 40 requests come while the only thread waits for a CPU for 40 ms.
+    let waits = |times: usize| {
+        let mut thread = steady(101, 1, 200 * US);
+        for chosen in thread.requests.iter_mut().skip(100).step_by(1_500).take(times) {
+            chosen.2 = Does::Behind(40 * MS);
+        }
+        report(&thread)
+    };
+    let (once, twice) = (waits(1), waits(2));
+    assert_eq!((once.verdict.status, cause(&once)), (Status::Healthy, "none"), "{once:#?}");
+    assert_eq!(cause(&twice), "run-queue-latency", "{twice:#?}");
+}
+
+#[test]
 fn a_first_request_on_a_cold_cache_is_no_tail() {
     // It reads a file for 20 ms, and holds up those that arrive meanwhile, once.
     let mut thread = steady(101, 1, 200 * US);
