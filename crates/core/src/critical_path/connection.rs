@@ -87,7 +87,9 @@ impl View {
         match self {
             View::Served => replied(request, call),
             View::Sent => {
-                Request { end_ns: call.since_ns.max(request.arrived_ns), reply_tid: Some(call.tid), ..request }
+                let end_ns = call.since_ns.max(request.arrived_ns);
+                let polls = request.polls || found_nothing(call, end_ns.saturating_sub(request.arrived_ns));
+                Request { end_ns, reply_tid: Some(call.tid), polls, ..request }
             }
         }
     }
@@ -177,5 +179,5 @@ pub fn replied(request: Request, call: &SocketCall) -> Request {
 /// Whether the reply to a request of this length says that nothing came.
 fn found_nothing(reply: &SocketCall, waited_ns: u64) -> bool {
     let nothing = reply.frame.is_some_and(|f| f.protocol == Protocol::Redis && f.kind == b'*');
-    nothing && reply.op == Op::Send && reply.bytes == NOTHING_BYTES && waited_ns >= WAITED_NS
+    nothing && reply.bytes == NOTHING_BYTES && waited_ns >= WAITED_NS
 }

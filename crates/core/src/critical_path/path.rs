@@ -88,7 +88,11 @@ impl<'a> Paths<'a> {
             syscall: self.index.timeline.syscalls.get(&step.syscall).cloned().unwrap_or_default(),
             target: self.target(step),
             peer: match step.target {
-                Target::Remote(id) if step.kind != HopKind::OtherRequest => self.index.socket(id).map(|s| s.remote),
+                // The clients of a service are not told apart; the server that a client polls is one.
+                Target::Remote(id) => {
+                    let socket = self.index.socket(id).filter(|s| step.kind != HopKind::OtherRequest || !s.serves);
+                    socket.map(|s| s.remote)
+                }
                 _ => None,
             },
         }

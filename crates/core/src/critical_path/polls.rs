@@ -16,14 +16,14 @@ const KAFKA_FETCH: u8 = 1;
 /// Data that came before is passed on within this time, or the request still waits for more of it.
 const PASSED_ON_NS: u64 = 50_000_000;
 
-/// Whether the request that begins with the `n`-th call asks for what is yet to come. Its length may be read first.
+/// Whether the request that begins with the `n`-th call, at either end, asks for what is yet to come. Its length may be moved first.
 pub fn asks(calls: &[SocketCall], n: usize) -> bool {
-    let mut run = calls[n..].iter().take_while(|call| call.op == Op::Receive).take(2);
+    let mut run = calls[n..].iter().take_while(|call| call.op == calls[n].op).take(2);
     run.any(|call| is_kafka(call, KAFKA_FETCH))
 }
 
 fn is_kafka(call: &SocketCall, function: u8) -> bool {
-    call.op == Op::Receive && call.frame.is_some_and(|f| f.protocol == Protocol::Kafka && f.kind == function)
+    call.frame.is_some_and(|f| f.protocol == Protocol::Kafka && f.kind == function)
 }
 
 /// Whether replies on its connection have the number of this call, if any have one: that of something else means nothing.
@@ -40,7 +40,8 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
     let at = |socket: &Socket| (socket.pid, socket.local.port());
     for (id, calls) in &timeline.calls {
         let Some(socket) = timeline.sockets.get(id).filter(|socket| socket.serves) else { continue };
-        let produced = calls.iter().filter(|call| is_kafka(call, KAFKA_PRODUCE) && is_request(call, calls));
+        let received = calls.iter().filter(|call| call.op == Op::Receive && is_kafka(call, KAFKA_PRODUCE));
+        let produced = received.filter(|call| is_request(call, calls));
         came.entry(at(socket)).or_default().extend(produced.map(|call| call.since_ns));
     }
     came.values_mut().for_each(|times| times.sort_unstable());
@@ -62,12 +63,13 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::{Frame, Waker};
-    use parshall_evidence::{HopKind, Service};
+    use parshall_evidence::timeline::{Frame, OffCpu, Waker};
+    use parshall_evidence::{FdKind, FlowState, HopKind, Release, Role, Service};
 
     use super::*;
     use crate::critical_path::services;
-    use crate::testkit::timeline::{Script, served_socket};
+    use crate::testkit::timeline::{Script, client_socket, off, served_socket};
+    use crate::testkit::{FlowBuilder, capture, verdict_of};
 
     const MS: u64 = 1_000_000;
     const EPOLL: i32 = 232;
@@ -140,5 +142,51 @@ mod tests {
         // It came, and was passed on at once; or the fetch waits for more of it until its time is over.
         assert_eq!(spent(&produced(490 * MS), HopKind::Timer), 0);
         assert!(spent(&produced(100 * MS), HopKind::Timer) >= 390 * MS);
+    }
+
+    /// 201 asks a server elsewhere, and sleeps in a receive until the reply comes 500 ms later.
+    fn asks(protocol: Protocol, asked: u8, replied: (u8, u32)) -> Script {
+        let elsewhere = Socket { remote: "10.0.0.2:9092".parse().expect("an address"), ..client_socket(9092) };
+        let recv = OffCpu { syscall: 45, fd: FdKind::Tcp, target: 2, ..off(201, 3 * MS, 502 * MS, 502 * MS) };
+        let mut script = Script::new()
+            .socket(2, elsewhere, 201)
+            .sends(201, 2, 2 * MS)
+            .off(OffCpu { waker: Waker::SoftIrq, ..recv })
+            .receives(201, 2, 502 * MS, 503 * MS);
+        script.timeline.slices = vec![(0, 1_000 * MS)];
+        script.timeline.asked_ports = vec![9092];
+        frame(&mut script, protocol, 2, 0, asked, 90);
+        frame(&mut script, protocol, 2, 1, replied.0, replied.1);
+        script
+    }
+
+    #[test]
+    fn a_client_that_asks_for_what_is_yet_to_come_waits_for_no_server() {
+        for (protocol, asked, replied) in [(Protocol::Kafka, KAFKA_FETCH, (0, 156)), (Protocol::Redis, b'*', (b'*', 5))]
+        {
+            let polls = asks(protocol, asked, replied);
+            assert!(spent(&polls, HopKind::OtherRequest) >= 490 * MS, "{protocol:?}");
+            assert_eq!(spent(&polls, HopKind::Network) + spent(&polls, HopKind::Reply), 0, "{protocol:?}");
+        }
+        // It asks for something that is there.
+        for (protocol, asked, replied) in [(Protocol::Kafka, 9, (0, 156)), (Protocol::Redis, b'*', (b'$', 40))] {
+            assert_eq!(spent(&asks(protocol, asked, replied), HopKind::OtherRequest), 0, "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn a_consumer_of_a_broker_elsewhere_does_not_accuse_it() {
+        let verdict = |asked: u8| {
+            let timeline = asks(Protocol::Kafka, asked, (0, 156)).timeline;
+            let flow = FlowBuilder::new(2, Role::Client).owner(200, 201).remote_host();
+            let mut flow =
+                flow.every(1_000 * MS, 2 * MS, 500 * MS, FlowState::IdleAfterSend, Release::RxData).talks(40, 90);
+            flow.record.remote = "10.0.0.2:9092".parse().expect("an address");
+            let mut capture = capture(vec![flow], vec![]);
+            capture.timeline = Some(timeline);
+            verdict_of(&capture)
+        };
+        assert_eq!(verdict(KAFKA_FETCH), "healthy");
+        assert_eq!(verdict(9), "peer-think-time");
     }
 }

@@ -65,6 +65,11 @@ pub fn served(index: &Index<'_>, request: &Request) -> Vec<Piece> {
 /// The pieces of a request that a client sent.
 pub fn sent(index: &Index<'_>, request: &Request) -> Vec<Piece> {
     let mut walk = Walk::new(index);
+    if request.polls {
+        let other = Step::new(request.read_tid, HopKind::OtherRequest).to(Target::Remote(request.socket));
+        walk.emit(other, request.ns());
+        return walk.pieces;
+    }
     walk.reply(Step::new(request.read_tid, HopKind::Reply), request.socket, request.arrived_ns, request.end_ns);
     walk.pieces
 }
