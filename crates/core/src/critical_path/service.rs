@@ -191,9 +191,14 @@ fn may_be_rest(timeline: &Timeline, request: &Request, little_ns: Option<f64>) -
         return false;
     };
     let long = little_ns.is_some_and(|ns| ns * CUT_WITHIN as f64 > (slice.1 - slice.0) as f64);
+    let asks = match timeline.sockets.get(&request.socket) {
+        Some(socket) if socket.serves => Op::Receive,
+        _ => Op::Send,
+    };
+    // A client may ask again in the moment in which it is answered.
     let follows = |calls: &Vec<SocketCall>| {
-        let first = calls.partition_point(|call| call.at_ns < slice.0);
-        calls.get(first).is_some_and(|call| call.at_ns < request.read_ns)
+        let first = calls.get(calls.partition_point(|call| call.at_ns < slice.0));
+        first.is_some_and(|call| call.op != asks || call.at_ns < request.read_ns)
     };
     long && !timeline.calls.get(&request.socket).is_some_and(follows)
 }
