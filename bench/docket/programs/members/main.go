@@ -1,4 +1,6 @@
-// A service on database/sql with a pool of connections: members LISTEN DATABASE CONNECTIONS CLOSE
+// A service on database/sql with a pool of connections: members LISTEN DATABASE CONNECTIONS CLOSE [IDLE]
+//
+// The pool keeps all its connections, or IDLE of them when they are idle.
 //
 // /login asks whether there is a row and does not read further. With CLOSE=0 it also does not close its rows, so that its connection
 // does not return to the pool. / reads a row as it should.
@@ -25,7 +27,13 @@ func main() {
 		log.Fatal(err)
 	}
 	database.SetMaxOpenConns(connections)
-	database.SetMaxIdleConns(connections)
+	idle := connections
+	if len(os.Args) > 5 {
+		if idle, err = strconv.Atoi(os.Args[5]); err != nil {
+			log.Fatal(err)
+		}
+	}
+	database.SetMaxIdleConns(idle)
 	http.HandleFunc("/login", func(w http.ResponseWriter, r *http.Request) {
 		rows, err := database.Query("select id from account where balance >= $1 limit 5", 0)
 		if err != nil {
