@@ -144,6 +144,20 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_pauses_before_it_reads_its_reply_lets_nobody_wait() {
+        let verdict = |role: Role, call: &str, fd: FdKind| {
+            let flow = FlowBuilder::new(1, role)
+                .every(50 * MS, 0, 45 * MS, FlowState::RxWaiting, Release::AppRecv)
+                .talks(20, 8);
+            let thread = ThreadBuilder::new(101).sleeps(50 * MS, 0, 45 * MS, call, fd);
+            verdict_of(&capture(vec![flow], vec![thread]))
+        };
+        assert_eq!(verdict(Role::Client, "clock_nanosleep", FdKind::None), "healthy");
+        assert_ne!(verdict(Role::Client, "fsync", FdKind::File), "healthy");
+        assert_ne!(verdict(Role::Server, "clock_nanosleep", FdKind::None), "healthy");
+    }
+
+    #[test]
     fn a_server_that_asks_another_host_waits_for_that_host() {
         let flow = FlowBuilder::new(1, Role::Server)
             .every(25 * MS, 0, 20 * MS, FlowState::IdleAfterRecv, Release::AppSend)

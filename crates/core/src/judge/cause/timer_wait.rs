@@ -3,17 +3,21 @@
 //!
 //! A client's timer stands between two parts of a request in the same way: it waits for leave to send the rest, which does not come.
 //!
-//! Look-alikes: an idle loop with a tick (no request is outstanding), a lock whose holder sleeps (lock-contention), and requests
+//! Look-alikes: an idle loop with a tick (no request is outstanding), or one in whose turns few replies happen to be written; a lock whose
+//! holder sleeps (lock-contention), and requests
 //! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
-use parshall_evidence::HopKind;
+use parshall_evidence::{FdKind, Figure, Hop, HopKind};
 
-use super::base::{Cause, Outcome};
+use super::base::{Cause, Outcome, denied};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
+use crate::judge::confidence::FEW;
+use crate::judge::denial::{Denial, count};
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
+use crate::wait::Wait;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -27,6 +31,15 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
     let leaf = waits.leaf;
+    if waits.loss.requests < FEW && !waits.loss.waited && watches_many(leaf) {
+        let replies = Figure {
+            limit: Some(FEW as f64),
+            ..count(waits.loss.requests, "requests", "whose reply came in a timer's turn")
+        };
+        return denied(
+            Denial::of(replies).seen().because("the thread watches other things too, so that may be chance"),
+        );
+    }
     let function = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let summary = match waits.hop(|h| h.kind == HopKind::Client) {
         Some(hop) => waits.summary(&format!(
@@ -57,6 +70,12 @@ fn test(facts: &Facts<'_>) -> Outcome {
     waits.candidate(summary, evidence, fix).holds()
 }
 
+/// A timer that ends a wait for any of many things begins a turn of which the reply may be no part: both ends of a connection may send signs of
+/// life at times of their own.
+fn watches_many(leaf: &Hop) -> bool {
+    Wait::of(&leaf.syscall, FdKind::None, 0) == Wait::Multiplex
+}
+
 #[cfg(test)]
 mod tests {
     use parshall_evidence::{Capture, Confidence, Frame, HopKind, Interpreted, Stack};
@@ -73,6 +92,18 @@ mod tests {
     #[test]
     fn a_timer_on_the_way_of_each_request() {
         assert_eq!(verdict_of(&with(timer().gaps(100_000, 5_000_000, 9_000_000))), "timer-wait");
+    }
+
+    #[test]
+    fn a_few_replies_in_turns_of_a_timer_may_be_chance() {
+        let service = |requests: u64, syscall: &str| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, syscall);
+            verdict_of(&with(ServiceBuilder::new(7000).requests(requests, 700.0).part(way, 0.98).cpu(0.02)))
+        };
+        assert!(!["timer-wait", "healthy"].contains(&service(4, "poll").as_str()), "{}", service(4, "poll"));
+        assert_eq!(service(5, "poll"), "timer-wait");
+        // A thread that only sleeps lets the request wait.
+        assert_eq!(service(4, "clock_nanosleep"), "timer-wait");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::flow::{FlowFact, Shape};
 use super::part::{Blame, Part};
 use super::prepared::Facts;
 use crate::judge::ledger::flow::{Interval, State};
-use crate::judge::ledger::flow_rules::DELACK_NS;
+use crate::judge::ledger::flow_rules::{DELACK_NS, serves};
 use crate::stats::ratio;
 use crate::wait::Wait;
 
@@ -205,11 +205,16 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
         excused += doing.on_cpu + doing.runnable;
     }
     give(Blame::Throttled, doing.throttled);
+    let wait = doing.off.map(|i| wait_of(facts, i));
     // Samples cannot tell a request that is incomplete from one that is not answered. Does the thread wait for work?
-    let unclear = part.state == State::AppThinking
-        && part.release == Release::Sampled
-        && doing.off.map(|i| wait_of(facts, i)).is_none_or(Wait::is_for_work);
-    if unclear {
+    let unclear =
+        part.state == State::AppThinking && part.release == Release::Sampled && wait.is_none_or(Wait::is_for_work);
+    // A client that pauses before it reads its reply.
+    let pauses = part.state == State::ReaderWaiting
+        && flow.shape == Shape::RequestReply
+        && !serves(flow.rec)
+        && wait == Some(Wait::Sleep);
+    if unclear || pauses {
         // Not counted as lost here, and no reason for what the other end sees.
     } else if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
         give(blocked, doing.blocked);
