@@ -3,7 +3,7 @@
 //!
 //! [`judge`], [`observe`], [`critical_path`], [`trial`], [`report`] and [`trace`] decide for the diagnosis, [`relay`] for the relay, [`sockets`] for the
 //! collector of sockets, [`experiment`] and [`testbed`] for the lab, `tunnel` (a feature, on by default) for WireGuard. They do
-//! not import each other, but for those of the diagnosis. Their common parts are in [`stats`], [`units`] (values as they are
+//! not import each other, but for those of the diagnosis. Their common parts are in [`stats`], [`sorting`], [`units`] (values as they are
 //! printed), [`values`] and [`networks`] (as they are read) and [`text`].
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -21,6 +21,7 @@ pub mod relay;
 pub mod report;
 pub mod sock_diag;
 pub mod sockets;
+pub mod sorting;
 pub mod stats;
 pub mod testbed;
 pub mod text;

@@ -1,4 +1,6 @@
 //! Small statistics over durations and counts. Nothing here knows what the numbers mean. Statistics of ranks are in [`ranks`].
+use crate::sorting::StableSort as _;
+
 pub mod ranks;
 
 /// `a / b`, and 0 when that is not a number (an empty denominator).
@@ -22,7 +24,7 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 pub fn weighted_quantile(values: &[(f64, f64)], q: f64) -> Option<f64> {
     let mut sorted: Vec<(f64, f64)> =
         values.iter().copied().filter(|(v, w)| v.is_finite() && w.is_finite() && *w > 0.0).collect();
-    sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    sorted.stable_sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let total: f64 = sorted.iter().map(|(_, w)| w).sum();
     let target = q.clamp(0.0, 1.0) * total;
     let mut sum = 0.0;

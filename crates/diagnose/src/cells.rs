@@ -1,6 +1,7 @@
 //! Converts the probes' cells of a thread to those of a capture.
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, fd_kind, off_cpu};
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{OffCpuCell, SyscallCell};
 
 use super::syscall_name::syscall_name;
@@ -19,7 +20,7 @@ pub fn off_cells(cells: Option<&Vec<(OffKey, OffValue)>>) -> Vec<OffCpuCell> {
             count: value.count,
         })
         .collect();
-    out.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
+    out.stable_sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
     out
 }
 
@@ -40,6 +41,6 @@ pub fn call_cells(cells: Option<&Vec<(SysKey, SysValue)>>) -> Vec<SyscallCell> {
             off_cpu_ns: value.off_ns,
         })
         .collect();
-    out.sort_by(|a, b| b.count.cmp(&a.count).then(a.syscall.cmp(&b.syscall)));
+    out.stable_sort_by(|a, b| b.count.cmp(&a.count).then(a.syscall.cmp(&b.syscall)));
     out
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::CgroupCpu;
 
 use super::subject::Process;
@@ -102,7 +103,7 @@ pub fn delta(before: &[Level], after: &[Level]) -> Vec<CgroupCpu> {
         })
         .filter(|group| group.quota_us.is_some() || group.throttled_ns > 0 || group.throttled_periods > 0)
         .collect();
-    all.sort_by(|a, b| cpus(a).total_cmp(&cpus(b)));
+    all.stable_sort_by(|a, b| cpus(a).total_cmp(&cpus(b)));
     all
 }
 
@@ -156,7 +157,7 @@ impl Watch {
             all.extend(delta(before, &after).into_iter().map(|group| (group.path.clone(), group)));
         }
         let mut all: Vec<CgroupCpu> = all.into_values().collect();
-        all.sort_by(|a, b| cpus(a).total_cmp(&cpus(b)));
+        all.stable_sort_by(|a, b| cpus(a).total_cmp(&cpus(b)));
         all
     }
 }

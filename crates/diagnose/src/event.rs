@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 
 use parshall_bpf::diagnose::event::{self, Counted, Events, NotFound, Source};
+use parshall_core::sorting::StableSort as _;
 use parshall_core::text::{nearest, quote};
 use parshall_evidence::{EventCell, EventCounts, Stack};
 use parshall_host::error::UserError;
@@ -94,7 +95,7 @@ fn counts(event: &str, counted: Counted, stacks: &mut Stacks, names: &mut HashMa
             }
         })
         .collect();
-    cells.sort_by(|a, b| {
+    cells.stable_sort_by(|a, b| {
         b.count.cmp(&a.count).then_with(|| (a.tid, &a.value, a.stack).cmp(&(b.tid, &b.value, b.stack)))
     });
     EventCounts { event: event.to_owned(), cells, lost: counted.lost, without_stack: counted.without_stack }

@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use parshall_bpf::diagnose::log::{self, Chunk, FILES_MAX, To, Wanted};
+use parshall_core::sorting::StableSort as _;
 use parshall_core::text::quote;
 use parshall_evidence::{Log, LogLine};
 use parshall_host::error::UserError;
@@ -156,7 +157,7 @@ fn lines(chunks: Vec<Chunk>, begin_ns: u64, name: impl Fn(To) -> String) -> Log 
         }
     }
     done.extend(begun.into_iter().map(|((pid, to), line)| (to, pid, line, false)));
-    done.sort_by_key(|(_, pid, line, _)| (line.at, *pid));
+    done.stable_sort_by_key(|(_, pid, line, _)| (line.at, *pid));
     let mut log = Log { lines: Vec::new(), left_out };
     let (mut second, mut of_second) = (0, 0);
     for (to, pid, Begun { at, tid, bytes }, is_cut) in done {

@@ -6,6 +6,7 @@ use parshall_bpf::diagnose::interpreter::{InterpretedFrameWire, InterpretedWire,
 use parshall_bpf::diagnose::sample::SampleWire;
 use parshall_bpf::diagnose::thread::{ThreadStallWire, UserMemoryWire, UserStackWire, fd_kind};
 use parshall_core::observe::clients::uninvolved;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{CpuSample, FlowRecord, FlowStall, OffCpu, Stack, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
@@ -263,7 +264,7 @@ impl Records {
                 count,
             })
             .collect();
-        samples.sort_by(|a, b| b.count.cmp(&a.count).then(a.tid.cmp(&b.tid)).then(a.stack.cmp(&b.stack)));
+        samples.stable_sort_by(|a, b| b.count.cmp(&a.count).then(a.tid.cmp(&b.tid)).then(a.stack.cmp(&b.stack)));
         Recorded {
             flow_stalls: self.flow_stalls,
             thread_stalls: self.thread_stalls,

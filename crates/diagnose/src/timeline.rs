@@ -11,6 +11,7 @@ use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWi
 use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::observe::follow::ends;
 use parshall_core::observe::under_way::UnderWay;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::timeline::{EVENTS_MAX, Frame, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
@@ -268,7 +269,7 @@ impl Events {
                     call.since_ns = established.get(id).copied().unwrap_or(call.at_ns).min(call.at_ns);
                 }
             }
-            calls.sort_by_key(|call| call.at_ns);
+            calls.stable_sort_by_key(|call| call.at_ns);
         }
         let stacks = stacks(parts.stalls);
         for offs in self.off_cpu.values_mut() {
@@ -438,7 +439,7 @@ fn clipped(slices: &[(u64, u64)], until: u64) -> Vec<(u64, u64)> {
 
 /// Puts times off the CPU in order; of two that overlap (records of different CPUs may) the earlier one ends sooner.
 fn order(offs: &mut Vec<OffCpu>) {
-    offs.sort_by_key(|off| (off.begin_ns, off.end_ns));
+    offs.stable_sort_by_key(|off| (off.begin_ns, off.end_ns));
     for i in 1..offs.len() {
         let next = offs[i].begin_ns;
         let off = &mut offs[i - 1];

@@ -10,6 +10,7 @@ use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 
 use super::index::{Index, WAITS_SHARE};
+use crate::sorting::StableSort as _;
 use crate::wait::Wait;
 
 /// A shorter wait is that of a round trip, or of a reply that is read to its end.
@@ -76,7 +77,7 @@ pub fn found(index: &Index<'_>) -> Vec<ClientWait> {
         ClientWait { awaits, pid, process, remote, count, ns, longest_ns }
     };
     let mut found: Vec<ClientWait> = sums.into_iter().map(wait).collect();
-    found.sort_by_key(|wait| (std::cmp::Reverse(wait.ns), wait.pid, wait.remote));
+    found.stable_sort_by_key(|wait| (std::cmp::Reverse(wait.ns), wait.pid, wait.remote));
     found
 }
 

@@ -7,6 +7,7 @@ use parshall_evidence::timeline::{Op, Protocol, SocketCall, Timeline};
 
 use super::connection::{Request, begun, replied};
 use super::messages;
+use crate::sorting::StableSort as _;
 
 /// MQTT: a message, and what its flags have if it is answered.
 const PUBLISH: u8 = 3;
@@ -20,7 +21,7 @@ pub fn add(found: &mut BTreeMap<FlowId, Vec<Request>>, by_thread: &HashMap<u32, 
         let messages = (0..calls.len()).filter(|n| is_message(&calls[*n]));
         requests.extend(messages.filter_map(|n| passed_on(*id, calls, n, by_thread, timeline)));
         if requests.len() > before {
-            requests.sort_by_key(|request| request.arrived_ns);
+            requests.stable_sort_by_key(|request| request.arrived_ns);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::connection::{Request, Seen, under_way};
 use super::messages::Part;
 use super::overlap::Move;
 use super::polls;
+use crate::sorting::StableSort as _;
 
 /// [`Protocol::Http2`]: the kind of what a client begins a connection with.
 const PREFACE: u8 = 255;
@@ -43,7 +44,7 @@ pub fn numbered(seen: &Seen<'_>) -> Vec<Request> {
         }
     }
     requests.extend(pairs.without_reply());
-    requests.sort_by_key(|request| request.arrived_ns);
+    requests.stable_sort_by_key(|request| request.arrived_ns);
     requests
 }
 

@@ -6,6 +6,7 @@ use parshall_evidence::{Hop, HopKind, Object, PathPart, Runner, Stopper};
 
 use super::index::Index;
 use super::step::{Piece, Step, Target};
+use crate::sorting::StableSort as _;
 use crate::text::without_numbers;
 
 /// A part smaller than this share of the whole is added to the step before its last one.
@@ -75,7 +76,7 @@ impl<'a> Paths<'a> {
         self.fold();
         let index = self.index;
         let mut parts: Vec<PathPart> = self.sums.into_iter().map(|(keys, sum)| part(index, keys, &sum)).collect();
-        parts.sort_by_key(|part| std::cmp::Reverse(part.ns));
+        parts.stable_sort_by_key(|part| std::cmp::Reverse(part.ns));
         parts
     }
 

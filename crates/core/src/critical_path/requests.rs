@@ -15,6 +15,7 @@ pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Messages, Part};
 use super::{heartbeat, overlap, pairing, polls};
+use crate::sorting::StableSort as _;
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -279,7 +280,7 @@ fn datagrams(id: FlowId, calls: &[SocketCall], slice: Slice, requests: &mut Vec<
             Op::Accept => {}
         }
     }
-    requests[first..].sort_by_key(|r| r.arrived_ns);
+    requests[first..].stable_sort_by_key(|r| r.arrived_ns);
 }
 
 /// Fewer replies do not show who replies to what.
@@ -317,7 +318,7 @@ fn by_thread(id: FlowId, calls: &[SocketCall], slice: Slice) -> Option<Vec<Reque
     // A message that a thread has in its hands at the end may be a request if it is as long as one.
     let open = read.into_values().filter(|asked| asked.bytes >= least);
     requests.extend(open.map(|asked| Request { end_ns: slice.end.max(asked.at_ns), ..begun(id, asked, slice.begin) }));
-    requests.sort_by_key(|request| request.arrived_ns);
+    requests.stable_sort_by_key(|request| request.arrived_ns);
     Some(requests)
 }
 

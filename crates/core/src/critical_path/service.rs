@@ -10,6 +10,7 @@ use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
 use super::{tail, walk};
+use crate::sorting::StableSort as _;
 use crate::stats::Spans;
 use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
 
@@ -50,7 +51,7 @@ pub fn found(index: &Index<'_>) -> Vec<Service> {
     let groups = groups(index);
     let built = groups.iter().filter_map(|(group, members)| service(index, *group, members));
     let mut services: Vec<Service> = built.collect();
-    services.sort_by_key(|s| (s.followed, std::cmp::Reverse(s.outstanding_ns), s.address));
+    services.stable_sort_by_key(|s| (s.followed, std::cmp::Reverse(s.outstanding_ns), s.address));
     services
 }
 
@@ -60,7 +61,7 @@ pub fn requests_by_connection(index: &Index<'_>) -> Vec<Request> {
     let mut all = Vec::new();
     for (_, members) in groups(index) {
         let mut connections: Vec<Vec<Request>> = members.iter().map(|id| of_connection(index, *id)).collect();
-        connections.sort_by_key(|requests| std::cmp::Reverse(requests.iter().map(Request::ns).sum::<u64>()));
+        connections.stable_sort_by_key(|requests| std::cmp::Reverse(requests.iter().map(Request::ns).sum::<u64>()));
         all.extend(connections.into_iter().flatten());
     }
     all
@@ -125,7 +126,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     if !group.outbound && !group.followed {
         all.extend(never_read(index, group));
     }
-    all.sort_by_key(|r| (r.arrived_ns, r.socket));
+    all.stable_sort_by_key(|r| (r.arrived_ns, r.socket));
     if all.is_empty() {
         return None;
     }
@@ -301,7 +302,7 @@ fn paths(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64, Vec<Pat
     }
     let setup = setup.finish().into_iter().map(|part| PathPart { setup: true, ..part });
     let mut parts: Vec<PathPart> = paths.finish().into_iter().chain(setup).collect();
-    parts.sort_by_key(|part| std::cmp::Reverse(part.ns));
+    parts.stable_sort_by_key(|part| std::cmp::Reverse(part.ns));
     (count, ns, parts)
 }
 
@@ -339,7 +340,7 @@ fn pids(index: &Index<'_>, all: &[Request], members: &[FlowId]) -> Vec<u32> {
     }
     counts.remove(&0);
     let mut pids: Vec<(u32, u64)> = counts.into_iter().collect();
-    pids.sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
+    pids.stable_sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
     pids.into_iter().map(|(pid, _)| pid).collect()
 }
 

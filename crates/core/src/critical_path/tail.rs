@@ -12,6 +12,7 @@ use super::path::{Paths, evenly};
 use super::requests::Request;
 use super::step::Piece;
 use super::walk;
+use crate::sorting::StableSort as _;
 use crate::stats::Spans;
 
 /// Of fewer requests none is told apart from the others.
@@ -92,7 +93,7 @@ fn is_queued(piece: &Piece) -> bool {
 /// The other ends of the connections behind whose requests others waited, and the processes that hold them where these are known.
 fn named(index: &Index<'_>, blockers: BTreeMap<FlowId, u64>) -> Vec<String> {
     let mut sockets: Vec<(FlowId, u64)> = blockers.into_iter().collect();
-    sockets.sort_by_key(|&(id, ns)| (std::cmp::Reverse(ns), id));
+    sockets.stable_sort_by_key(|&(id, ns)| (std::cmp::Reverse(ns), id));
     let name = |(id, _): (FlowId, u64)| {
         let remote = index.socket(id)?.remote;
         Some(match index.peer(id) {

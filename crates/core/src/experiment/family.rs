@@ -1,5 +1,6 @@
 //! Several metrics of one experiment: with each more, the probability grows that one differs by chance.
 use super::judge::{Effect, effect};
+use crate::sorting::StableSort as _;
 use crate::stats::ranks::Interval;
 
 /// The effects of several metrics such that the probability to find any difference where there is none is at most `alpha` (Holm's
@@ -9,7 +10,7 @@ use crate::stats::ranks::Interval;
 pub fn family(metrics: &[Vec<f64>], alpha: f64) -> Vec<Option<Effect>> {
     let mut found: Vec<Option<Effect>> = metrics.iter().map(|differences| effect(differences, alpha)).collect();
     let mut order: Vec<(usize, f64)> = found.iter().enumerate().filter_map(|(i, e)| Some((i, e.as_ref()?.p))).collect();
-    order.sort_by(|one, other| one.1.total_cmp(&other.1));
+    order.stable_sort_by(|one, other| one.1.total_cmp(&other.1));
     let mut left = order.len();
     for (i, _) in order {
         found[i] = effect(&metrics[i], alpha / left as f64);

@@ -5,6 +5,7 @@
 //! come from the bootstrap: passes are drawn anew with replacement, and everything is found again in each such sweep.
 use std::collections::BTreeMap;
 
+use crate::sorting::StableSort as _;
 use crate::stats::quantile;
 
 /// Sweeps drawn for the intervals.
@@ -118,7 +119,7 @@ pub fn steps(counters: &BTreeMap<String, Vec<Vec<f64>>>, at: usize, most: usize)
     let Some(before) = at.checked_sub(1) else { return Vec::new() };
     let mut found: Vec<(f64, Step)> =
         counters.iter().filter_map(|(name, passes)| step(name, passes, before, at)).collect();
-    found.sort_by(|one, other| other.0.total_cmp(&one.0));
+    found.stable_sort_by(|one, other| other.0.total_cmp(&one.0));
     found.into_iter().take(most).map(|(_, step)| step).collect()
 }
 

@@ -3,6 +3,7 @@ use parshall_evidence::{Account, AccountOf, TimeAccount, TimeShare};
 
 use crate::judge::facts::{Facts, FlowFact, ThreadFact};
 use crate::judge::ledger::{flow, thread};
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 
 /// How many flows and threads are printed one by one.
@@ -20,7 +21,7 @@ fn flows(facts: &Facts<'_>) -> Account {
     }
     let busy = |f: &FlowFact<'_>| f.ledger.wall_ns - f.ledger.of(flow::State::NothingToSend);
     let mut order: Vec<&FlowFact<'_>> = facts.flows.iter().collect();
-    order.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.rec.id.cmp(&b.rec.id)));
+    order.stable_sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.rec.id.cmp(&b.rec.id)));
     let each = order.iter().take(EACH_MAX).map(|f| AccountOf {
         name: f.name.clone(),
         wall_ms: f.ledger.wall_ns / 1e6,
@@ -40,7 +41,7 @@ fn threads(facts: &Facts<'_>) -> Account {
         sums.iter_mut().zip(t.ledger.ns).for_each(|(sum, ns)| *sum += ns);
     }
     let mut order: Vec<&ThreadFact<'_>> = facts.threads.iter().collect();
-    order.sort_by(|a, b| b.ledger.not_idle().total_cmp(&a.ledger.not_idle()).then(a.rec.tid.cmp(&b.rec.tid)));
+    order.stable_sort_by(|a, b| b.ledger.not_idle().total_cmp(&a.ledger.not_idle()).then(a.rec.tid.cmp(&b.rec.tid)));
     let each = order.iter().take(EACH_MAX).map(|t| AccountOf {
         name: format!("tid {} {}", t.rec.tid, t.rec.comm).trim_end().to_string(),
         wall_ms: t.ledger.wall_ns / 1e6,
@@ -74,6 +75,6 @@ fn shares(states: Vec<(&'static str, &'static str, f64)>) -> Vec<TimeShare> {
             share: ratio(ns, wall),
         })
         .collect();
-    list.sort_by(|a, b| b.ms.total_cmp(&a.ms).then_with(|| a.state.cmp(&b.state)));
+    list.stable_sort_by(|a, b| b.ms.total_cmp(&a.ms).then_with(|| a.state.cmp(&b.state)));
     list
 }

@@ -8,6 +8,7 @@ use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Frame, Hop
 use crate::judge::facts::requests::{PartFact, ServiceFact, blocked_in, turn_of};
 use crate::judge::facts::{Facts, Spent};
 use crate::report;
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 
 /// Frames of a stack in a report.
@@ -129,7 +130,7 @@ fn hops(facts: &Facts<'_>, service: &ServiceFact<'_>, way: &[Step<'_>]) -> Vec<C
 /// Most time first, but the hop's own process before all.
 fn by_time(pids: BTreeMap<u32, f64>, own: u32) -> Vec<u32> {
     let mut list: Vec<(u32, f64)> = pids.into_iter().filter(|(pid, _)| *pid != 0 && *pid != own).collect();
-    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    list.stable_sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let own = (own != 0).then_some(own);
     own.into_iter().chain(list.into_iter().map(|(pid, _)| pid)).collect()
 }

@@ -8,6 +8,7 @@ use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
 use crate::judge::health;
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
 
@@ -221,7 +222,7 @@ pub fn confidence(gaps: &[Gap]) -> Confidence {
 /// The gaps as a report has them, those that weigh most first.
 pub fn reported(gaps: &[Gap]) -> Vec<parshall_evidence::Gap> {
     let mut gaps: Vec<&Gap> = gaps.iter().collect();
-    gaps.sort_by_key(|gap| std::cmp::Reverse(gap.steps()));
+    gaps.stable_sort_by_key(|gap| std::cmp::Reverse(gap.steps()));
     gaps.into_iter().map(Gap::report).collect()
 }
 

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, EventCaller, EventCell, EventCounts, EventReport};
 
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::text::without_numbers;
 
@@ -55,7 +56,7 @@ fn report(capture: &Capture, event: &EventCounts) -> EventReport {
         })
         .collect();
     // Those of the rest of a busy host come after what may be the service's. Of equally frequent ones the order is that of the keys.
-    callers.sort_by_key(|caller| (!caller.subject && !caller.in_irq, std::cmp::Reverse(caller.count)));
+    callers.stable_sort_by_key(|caller| (!caller.subject && !caller.in_irq, std::cmp::Reverse(caller.count)));
     callers.truncate(CALLERS_MAX);
     EventReport {
         event: event.event.clone(),

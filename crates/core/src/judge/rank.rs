@@ -9,6 +9,7 @@ use crate::judge::evidence_type::Source;
 use crate::judge::facts::{Blame, Facts, Shape, Spent};
 use crate::judge::health::{self, Doubt};
 use crate::judge::{capacity, chain, confidence, evidence_type, felt, gain, words};
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
 
@@ -77,7 +78,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
     if let Some(why) = too_little.filter(|_| !turned_away) {
         return insufficient(why);
     }
-    named.sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.id.cmp(b.cause.id)));
+    named.stable_sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.id.cmp(b.cause.id)));
     let others: Vec<(&'static str, f64)> =
         named.iter().skip(1).map(|other| (other.cause.id, other.lost_share)).collect();
     if let Some(first) = named.first_mut() {
@@ -413,7 +414,7 @@ fn waited(facts: &Facts<'_>) -> Option<String> {
         *by_label.entry(part.spent.label()).or_default() += part.ns;
     }
     let mut labels: Vec<(&str, f64)> = by_label.into_iter().collect();
-    labels.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    labels.stable_sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
     let labels: Vec<&str> = labels.into_iter().take(3).map(|(label, _)| label).collect();
     Some(format!(
         "{} not been answered (the longest has waited for {}), and no cause known here accounts for it ({}).{}",
@@ -555,7 +556,7 @@ fn no_dominant(facts: &Facts<'_>, share: f64) -> String {
     }
     let total = facts.lost_ns() + facts.requests.lost_ns();
     let mut list: Vec<(&str, f64)> = by_label.into_iter().collect();
-    list.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    list.stable_sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
     let most: Vec<String> =
         list.iter().take(3).map(|(label, ns)| format!("{label} {}", units::percent(ratio(*ns, total)))).collect();
     let whose = if facts.requests.lost_ns() > 0.0 { "of the requests" } else { "in which flows could have moved data" };

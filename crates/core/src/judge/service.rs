@@ -7,6 +7,7 @@ use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TailReport
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::served::ByService;
 use crate::judge::facts::requests::{ServiceFact, is_network};
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 
 /// All services, the one that lost most first; among those that lost nothing, the order of the capture. `tail` has what is known of
@@ -17,7 +18,7 @@ pub fn all(facts: &Facts<'_>, tail: impl Fn(&Service) -> Option<TailReport>) -> 
     let mut order: Vec<&ServiceFact<'_>> = services;
     order.extend(waited.iter().filter(|w| !seen.contains(&ends(w.rec))));
     let lost = |s: &ServiceFact<'_>| if s.counted { s.lost_ns() } else { 0.0 };
-    order.sort_by(|a, b| (!a.counted).cmp(&!b.counted).then(lost(b).total_cmp(&lost(a))));
+    order.stable_sort_by(|a, b| (!a.counted).cmp(&!b.counted).then(lost(b).total_cmp(&lost(a))));
     let mut unsent = ByService::default();
     for part in facts.parts.iter().filter(|part| is_network(part.blame)) {
         unsent.add(facts.flows[part.flow].rec, part.ns);
@@ -60,7 +61,7 @@ fn together((seen_ns, seen): (f64, ServiceReport), (also_ns, also): (f64, Servic
             None => work.push(TimeShare { share, ..part.clone() }),
         }
     }
-    work.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    work.stable_sort_by(|a, b| b.ms.total_cmp(&a.ms));
     let time = RequestTime {
         accept_queue: both(a.accept_queue, b.accept_queue),
         unread: both(a.unread, b.unread),
@@ -140,7 +141,7 @@ fn time(fact: &ServiceFact<'_>, unsent: f64) -> RequestTime {
             share: share(*ns),
         })
         .collect();
-    work.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    work.stable_sort_by(|a, b| b.ms.total_cmp(&a.ms));
     RequestTime {
         accept_queue: share(accept_queue),
         unread: share(unread),

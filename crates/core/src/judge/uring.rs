@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, Uring, UringCell, UringCounts, UringErrors, UringReport, UringRow, UringWaitRow};
 
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::text::without_numbers;
 
@@ -51,7 +52,7 @@ fn requests(uring: &Uring, window_s: f64) -> Vec<UringRow> {
             }
         })
         .collect();
-    rows.sort_by_key(|row| Reverse(row.counts.completed.max(row.counts.submitted)));
+    rows.stable_sort_by_key(|row| Reverse(row.counts.completed.max(row.counts.submitted)));
     rows.truncate(ROWS_MAX);
     rows
 }
@@ -87,7 +88,7 @@ fn add(sum: &mut UringCell, cell: &UringCell) {
             None => known.push(UringErrors { error: error.clone(), count: *count }),
         }
     }
-    known.sort_by(|a, b| (Reverse(a.count), &a.error).cmp(&(Reverse(b.count), &b.error)));
+    known.stable_sort_by(|a, b| (Reverse(a.count), &a.error).cmp(&(Reverse(b.count), &b.error)));
 }
 
 fn waits(uring: &Uring, window_s: f64) -> Vec<UringWaitRow> {
@@ -112,7 +113,7 @@ fn waits(uring: &Uring, window_s: f64) -> Vec<UringWaitRow> {
             share: ratio(count as f64, of_process.get(&pid).copied().unwrap_or(0) as f64),
         })
         .collect();
-    rows.sort_by_key(|row| Reverse(row.count));
+    rows.stable_sort_by_key(|row| Reverse(row.count));
     rows.truncate(ROWS_MAX);
     rows
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{CallReport, Capture, CpuReport, CpuTime, FdKind, SyscallCell};
 
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 
 /// A report has no more calls: what is rarer costs nothing.
@@ -54,7 +55,7 @@ pub fn calls(capture: &Capture) -> Vec<CallReport> {
         })
         .collect();
     // Of calls that took equally little, the more frequent one; the names have them in order already.
-    calls.sort_by(|a, b| b.cpu_share.total_cmp(&a.cpu_share).then(b.per_s.total_cmp(&a.per_s)));
+    calls.stable_sort_by(|a, b| b.cpu_share.total_cmp(&a.cpu_share).then(b.per_s.total_cmp(&a.per_s)));
     calls.truncate(CALLS_MAX);
     calls
 }

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use parshall_evidence::{Accepted, NetCounts};
 
+use crate::sorting::StableSort as _;
+
 /// Events in the window of the connections of one process; or, where that is not known, to those of one port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Owned {
@@ -86,7 +88,7 @@ pub fn of_subject(owned: impl IntoIterator<Item = Owned>, is_subject: impl Fn(&O
             net.accepted.push(Accepted { netns: one.netns, port: one.port, count: one.accepted });
         }
     }
-    net.accepted.sort_by_key(|accepted| (accepted.netns, accepted.port));
+    net.accepted.stable_sort_by_key(|accepted| (accepted.netns, accepted.port));
     net
 }
 

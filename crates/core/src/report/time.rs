@@ -3,6 +3,7 @@ use parshall_evidence::{Account, Finding, Report, Rung, Status, TimeShare};
 
 use super::head;
 use super::page::{Bars, Basis, Detail, TimeRow, Title, top_finding};
+use crate::sorting::StableSort as _;
 use crate::units::{decimal, percent_fixed, plural, time_ms};
 
 /// Rows of the account of a short page, the one that sums up the rest included.
@@ -85,7 +86,7 @@ fn shorten(rows: &mut Vec<TimeRow>) {
         return;
     }
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by(|a, b| rows[*b].share.total_cmp(&rows[*a].share).then(a.cmp(b)));
+    order.stable_sort_by(|a, b| rows[*b].share.total_cmp(&rows[*a].share).then(a.cmp(b)));
     let mut rest = order.split_off(SHORT_ROWS - 1);
     rest.sort_unstable();
     let sum = rest.iter().map(|&at| rows[at].share).sum();

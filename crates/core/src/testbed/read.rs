@@ -13,6 +13,7 @@ use super::impairment::{Impairment, MILLION};
 use super::model::{End, Link, Namespace, Offloads, Route, Shaper, Testbed};
 use super::problem::{EndPlaces, LinkPlaces, Problem, fail};
 use crate::networks::{networks, with_prefix};
+use crate::sorting::StableSort as _;
 use crate::text::{position, printable, quote, unknown_key_hint};
 use crate::values::{ValueError, bandwidth, duration_within, size_within};
 
@@ -368,7 +369,7 @@ impl RawImpairment {
             return fail(at, what, format!("use ranges such as \"5-9\": at most {DROPS_MAX} are possible"));
         }
         let mut drops = self.drop.iter().map(|raw| read_at(raw, packets)).collect::<Result<Vec<_>, _>>()?;
-        drops.sort_by_key(|range| *range.start());
+        drops.stable_sort_by_key(|range| *range.start());
         Ok(drops)
     }
 }

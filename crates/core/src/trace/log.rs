@@ -5,6 +5,7 @@ use parshall_evidence::{Capture, LogLine};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
+use crate::sorting::StableSort as _;
 use crate::units::or;
 
 /// By process.
@@ -15,7 +16,7 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     }
     let lane = |((pid, to), mut lines): ((u32, &str), Vec<&LogLine>)| {
         // A case that was changed by hand may have any order.
-        lines.sort_by_key(|line| line.at_ns);
+        lines.stable_sort_by_key(|line| line.at_ns);
         let process = lines.first().map_or("", |line| line.process.as_str());
         Draft {
             of: Of::Log(pid),

@@ -5,6 +5,7 @@ use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
+use crate::sorting::StableSort as _;
 use crate::units::{bytes, plural};
 
 /// The flow that waited longest comes first.
@@ -16,7 +17,7 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     }
     let mut lanes: Vec<Draft> = Vec::new();
     for (id, mut stalls) in by_flow {
-        stalls.sort_by_key(|stall| stall.begin_ns);
+        stalls.stable_sort_by_key(|stall| stall.begin_ns);
         let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, texts)).collect();
         let name = records.get(&id).map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
         lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans });

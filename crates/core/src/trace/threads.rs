@@ -8,6 +8,7 @@ use parshall_evidence::{Capture, FdKind, NO_SYSCALL, ThreadStall, Timeline};
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
 use super::uring::Outstanding;
+use crate::sorting::StableSort as _;
 use crate::units::or;
 use crate::wait::Wait;
 
@@ -40,7 +41,7 @@ fn of_timeline(timeline: &Timeline, outstanding: &mut Outstanding<'_>, texts: &m
         let draft = Draft { of: Of::Thread(*tid), group, name, spans };
         lanes.push((!timeline.asked_pids.contains(&pid), pid, draft));
     }
-    lanes.sort_by_key(|(others, pid, draft)| (*others, *pid, draft.of));
+    lanes.stable_sort_by_key(|(others, pid, draft)| (*others, *pid, draft.of));
     lanes.into_iter().map(|(_, _, draft)| draft).collect()
 }
 
@@ -146,7 +147,7 @@ fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     }
     let mut lanes: Vec<(u32, Draft)> = Vec::new();
     for (tid, mut stalls) in by_tid {
-        stalls.sort_by_key(|stall| stall.begin_ns);
+        stalls.stable_sort_by_key(|stall| stall.begin_ns);
         let record = capture.threads.iter().find(|thread| thread.tid == tid);
         let (pid, comm) = record.map_or((0, ""), |record| (record.pid, record.comm.as_str()));
         let process = capture.subject.pids.iter().position(|known| *known == pid);
@@ -156,7 +157,7 @@ fn of_stalls(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
         let name = format!("{} {tid}", or(comm, "thread"));
         lanes.push((pid, Draft { of: Of::Thread(tid), group, name, spans }));
     }
-    lanes.sort_by_key(|(pid, draft)| (*pid, draft.of));
+    lanes.stable_sort_by_key(|(pid, draft)| (*pid, draft.of));
     lanes.into_iter().map(|(_, draft)| draft).collect()
 }
 

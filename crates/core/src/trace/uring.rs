@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, Uring, UringRequest};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
+use crate::sorting::StableSort as _;
 use crate::units::or;
 
 /// By process, thread and opcode.
@@ -20,7 +21,7 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     }
     let lane = |((pid, tid, opcode), mut requests): ((u32, u32, &str), Vec<&UringRequest>)| {
         // A case that was changed by hand may have any order.
-        requests.sort_by_key(|request| request.begin_ns);
+        requests.stable_sort_by_key(|request| request.begin_ns);
         let (_, process, thread) = names.get(&tid).copied().unwrap_or_default();
         Draft {
             of: Of::Uring(tid),
@@ -97,7 +98,7 @@ impl<'c> Outstanding<'c> {
                 }
                 for thread in threads.values_mut() {
                     if let Thread::Requests(sweep) = thread {
-                        sweep.later.sort_by_key(|request| Reverse(request.begin_ns));
+                        sweep.later.stable_sort_by_key(|request| Reverse(request.begin_ns));
                     }
                 }
             }

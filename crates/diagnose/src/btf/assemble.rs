@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use parshall_bpf::diagnose::lifecycle::FlowDump;
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump};
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::{CopyPattern, FlowCalls, FlowRecord, Role, RunQueue, TcpSnapshot, ThreadRecord};
 
@@ -33,7 +34,7 @@ pub fn flows(parts: &FlowParts<'_>) -> Vec<FlowRecord> {
         last.entry(dump.flow.cookie).or_insert(dump);
     }
     let mut flows: Vec<FlowRecord> = last.values().map(|dump| flow(parts, dump)).collect();
-    flows.sort_by_key(|f| f.id);
+    flows.stable_sort_by_key(|f| f.id);
     flows
 }
 
@@ -119,7 +120,7 @@ pub fn threads(parts: &ThreadParts<'_>) -> Vec<ThreadRecord> {
     }
     let mut threads: Vec<ThreadRecord> =
         last.values().map(|dump| thread(parts, first.get(&dump.tid).copied(), dump)).collect();
-    threads.sort_by_key(|t| t.tid);
+    threads.stable_sort_by_key(|t| t.tid);
     threads
 }
 

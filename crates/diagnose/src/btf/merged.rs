@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{
     FlowCalls, FlowCell, FlowId, FlowRecord, FlowStall, FlowState, Merged, Release, Role, STALL_MIN_NS, TcpSnapshot,
 };
@@ -80,7 +81,7 @@ impl Sums {
             }
         }
         let mut records: Vec<FlowRecord> = self.with_owners().map(Sum::finish).collect();
-        records.sort_by_key(|record| record.id);
+        records.stable_sort_by_key(|record| record.id);
         records
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parshall_bpf::diagnose::PORTS_MAX;
 use parshall_core::report::Detail;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
 use parshall_host::netns::Netns;
@@ -217,7 +218,7 @@ impl ReportArgs {
 pub fn different_files(mut files: Vec<(&str, &Path)>) -> Result<(), UserError> {
     // A device is written in place and may take several outputs, one after the other.
     files.retain(|(_, path)| !path.starts_with("/dev"));
-    files.sort_by_key(|(_, path)| *path);
+    files.stable_sort_by_key(|(_, path)| *path);
     match files.windows(2).find(|pair| pair[0].1 == pair[1].1) {
         Some([first, second]) => Err(UserError::new(
             format!("{} and {} name the same file", first.0, second.0),

@@ -10,6 +10,7 @@ mod queues;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters, PortUse, SocketFigures, UdpCounters};
 use parshall_host::tcp_diag::TcpSocket;
 
@@ -129,7 +130,7 @@ fn ports(netns: u64, reading: &Reading) -> Vec<PortUse> {
         PortUse { netns, remote: *remote, taken: ports.len() as u64, time_wait, of }
     });
     let mut found: Vec<PortUse> = used.filter(|found| found.taken as f64 >= PORTS_SHARE * of as f64).collect();
-    found.sort_by_key(|found| (std::cmp::Reverse(found.taken), found.remote));
+    found.stable_sort_by_key(|found| (std::cmp::Reverse(found.taken), found.remote));
     found.truncate(PORTS_MAX);
     found
 }

@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::DescriptorUse;
 use parshall_host::bounded_file;
 use parshall_host::proc_fs;
@@ -68,7 +69,7 @@ impl Owners {
         };
         let mut found: Vec<DescriptorUse> = self.pids.iter().filter_map(used).collect();
         let share = |d: &DescriptorUse| d.open as f64 / d.limit.max(1) as f64;
-        found.sort_by(|a, b| share(b).total_cmp(&share(a)).then(a.pid.cmp(&b.pid)));
+        found.stable_sort_by(|a, b| share(b).total_cmp(&share(a)).then(a.pid.cmp(&b.pid)));
         found.truncate(REPORTED);
         found
     }

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use parshall_core::sock_diag::SocketId;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::socket::{Group, Groups, Selection, Side};
 use parshall_evidence::{FlowRecord, FlowStall};
 use parshall_sys::clock::thread_cpu_ns;
@@ -321,8 +322,8 @@ impl Flows {
         let kept = |track: &Track| self.select.follows_children() || track.fd >= 0 || track.inode == 0;
         let tracks = self.ended.into_iter().chain(self.tracks.into_values());
         let mut records: Vec<FlowRecord> = tracks.filter(kept).map(|track| track.finish(end_ns, &mut stalls)).collect();
-        records.sort_by_key(|record| (record.begin_ns, record.id));
-        stalls.sort_by_key(|stall| stall.begin_ns);
+        records.stable_sort_by_key(|record| (record.begin_ns, record.id));
+        stalls.stable_sort_by_key(|stall| stall.begin_ns);
         stalls.truncate(STALLS_MAX);
         (records, stalls)
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{CopyPattern, ThreadRecord, ThreadStall};
 use parshall_sys::clock;
 
@@ -179,7 +180,7 @@ impl Threads {
             }
             records.push(thread.record(tid, &mut self.stalls));
         }
-        self.stalls.sort_by_key(|stall| stall.begin_ns);
+        self.stalls.stable_sort_by_key(|stall| stall.begin_ns);
         self.stalls.truncate(STALLS_MAX);
         (records, self.stalls)
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use parshall_core::judge::Judged;
 use parshall_core::report::{Detail, Page};
+use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Kind, Of, Trace};
 use parshall_core::units::{bytes, count, plural};
 use parshall_evidence::Capture;
@@ -46,7 +47,7 @@ pub fn summary(judged: &Judged<'_>, capture: &Capture) -> String {
         line(&mut out, "No events were seen: this rung sees none, or nothing happened in the observed time.");
         return out;
     }
-    events.sort_by(|a, b| (a.at_ns, a.kind, &a.lane, &a.what).cmp(&(b.at_ns, b.kind, &b.lane, &b.what)));
+    events.stable_sort_by(|a, b| (a.at_ns, a.kind, &a.lane, &a.what).cmp(&(b.at_ns, b.kind, &b.lane, &b.what)));
     let marked = marked(&events);
     let shown = shown(&events, &marked);
     let found = plural(events.len() as u64, "event", "events");
@@ -150,7 +151,7 @@ fn marked(events: &[Event]) -> BTreeSet<usize> {
     for kind in [Kind::Requests, Kind::Thread, Kind::Socket] {
         let waits = (0..events.len()).filter(|at| events[*at].kind == kind && events[*at].is_wait);
         let mut waits: Vec<usize> = waits.collect();
-        waits.sort_by_key(|at| (std::cmp::Reverse(events[*at].ns), *at));
+        waits.stable_sort_by_key(|at| (std::cmp::Reverse(events[*at].ns), *at));
         marked.extend(waits.into_iter().take(MARKED));
     }
     marked

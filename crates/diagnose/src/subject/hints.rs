@@ -1,6 +1,7 @@
 //! Hints for a user whose process or port does not exist.
 use std::collections::{BTreeMap, HashSet};
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::socket::{Groups, Selection};
 
 use super::netns::Namespace;
@@ -105,7 +106,7 @@ fn listening_near(port: u16, searched: &[Namespace]) -> String {
     }
     let holders = Holders::of_inodes(&inodes.values().copied().collect::<HashSet<u64>>());
     let mut ports: Vec<(u16, u64)> = inodes.into_iter().collect();
-    ports.sort_by_key(|&(other, _)| other.abs_diff(port));
+    ports.stable_sort_by_key(|&(other, _)| other.abs_diff(port));
     ports.truncate(PORTS_MAX);
     let names: Vec<String> = ports.iter().map(|&(port, inode)| format!("{port}{}", holder(&holders, inode))).collect();
     if names.is_empty() {

@@ -16,6 +16,7 @@ use parshall_bpf::diagnose::Event;
 use parshall_bpf::diagnose::classic::{Classic, Error};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{NetCounts, Rung};
 use parshall_host::cpus;
 use parshall_sys::clock::thread_cpu_ns;
@@ -286,7 +287,7 @@ impl Window<'_> {
         recorded.thread_stalls.extend(self.seeds.take_stalls(self.begin));
         let Recorded { thread_stalls, samples, .. } = &mut recorded;
         keep_involved(&self.resolved.clients(), &flows, &mut threads, thread_stalls, samples);
-        recorded.thread_stalls.sort_by_key(|stall| stall.begin_ns);
+        recorded.thread_stalls.stable_sort_by_key(|stall| stall.begin_ns);
         let retransmitted: u64 = flows.iter().map(|f| f.last.total_retrans.saturating_sub(f.first.total_retrans)).sum();
         Seen {
             window_ns,

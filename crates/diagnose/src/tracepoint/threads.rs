@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use parshall_bpf::diagnose::classic::{Classic, OpenInterval, SeenIn, ThreadEntry};
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump, fd_kind};
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{CopyPattern, OffCpu, OffCpuCell, RunQueue, STALL_MIN_NS, ThreadRecord, ThreadStall};
 
 use crate::cells::{call_cells, off_cells};
@@ -196,7 +197,7 @@ fn split_throttled(cells: &mut Vec<OffCpuCell>, share: f64) {
         }
     }
     cells.extend(throttled);
-    cells.sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
+    cells.stable_sort_by(|a, b| b.ns.cmp(&a.ns).then(a.syscall.cmp(&b.syscall)));
 }
 
 /// A thread that lived between two scans of /proc.

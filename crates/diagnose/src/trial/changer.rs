@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use parshall_core::sorting::StableSort as _;
 use parshall_core::units;
 use parshall_evidence::PlaceCounts;
 use parshall_host::bounded_file;
@@ -389,7 +390,7 @@ impl<'a> Changer<'a> {
             }
             On::Group => {
                 let mut groups: Vec<Group> = self.serving().into_iter().filter_map(limiting_group).collect();
-                groups.sort_by(|a, b| a.directory.cmp(&b.directory));
+                groups.stable_sort_by(|a, b| a.directory.cmp(&b.directory));
                 groups.dedup();
                 groups.into_iter().map(Place::Group).collect()
             }

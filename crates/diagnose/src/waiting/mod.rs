@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use parshall_core::judge::waiting::relevant;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{Waiting, WaitingEnd};
 
 use self::sockets::{Row, Table};
@@ -83,7 +84,7 @@ impl<'a> Watch<'a> {
             }
         };
         let mut ends: Vec<WaitingEnd> = rows.iter().map(end).collect();
-        ends.sort_by_key(|end| (!end.subject, end.id));
+        ends.stable_sort_by_key(|end| (!end.subject, end.id));
         let left_out = ends.len().saturating_sub(ENDS_MAX) as u64;
         ends.truncate(ENDS_MAX);
         if !ends.iter().any(|end| end.subject) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use parshall_bpf::kernel_names;
+use parshall_core::sorting::StableSort as _;
 use parshall_host::cpus;
 use parshall_sys::clock::ticks_per_second;
 use parshall_sys::perf_sampler::Sampler;
@@ -66,7 +67,7 @@ impl Profiled {
     pub fn by_name(self) -> BTreeMap<String, u64> {
         let mut most: Vec<(Vec<u64>, u64)> =
             self.samples.into_iter().filter(|(frames, _)| !frames.is_empty()).collect();
-        most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        most.stable_sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         let mut addresses: Vec<u64> = most.iter().flat_map(|(frames, _)| frames).copied().collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -80,7 +81,7 @@ impl Profiled {
         }
         // Addresses within one function have become one stack.
         let mut largest: Vec<(String, u64)> = found.into_iter().collect();
-        largest.sort_by_key(|(_, us)| std::cmp::Reverse(*us));
+        largest.stable_sort_by_key(|(_, us)| std::cmp::Reverse(*us));
         largest.truncate(STACKS);
         let mut counters = self.cpus;
         counters.extend(largest);

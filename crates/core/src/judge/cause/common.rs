@@ -12,6 +12,7 @@ use crate::judge::facts::requests::{
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::judge::{chain, confidence};
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
 
@@ -267,7 +268,7 @@ pub fn hottest(facts: &Facts<'_>, of: impl Fn(u32) -> bool, mode: Mode) -> Vec<E
         }
     }
     let mut list: Vec<_> = by_name.into_iter().collect();
-    list.sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
+    list.stable_sort_by(|a, b| b.1.0.cmp(&a.1.0).then(a.0.cmp(b.0)));
     list.into_iter()
         .take(3)
         .enumerate()

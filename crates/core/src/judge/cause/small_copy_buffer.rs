@@ -12,6 +12,7 @@ use crate::judge::facts::{Facts, Lost, Shape, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::record;
 use crate::judge::words;
+use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
 use crate::values::bytes_text;
@@ -45,7 +46,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         facts.threads.iter().filter(|t| t.rec.copy.recvs > 0).map(|t| (t, copies(t, together.of(t.rec.pid)))).collect();
     let copies = |t: &ThreadFact<'_>| pairs(t.rec) > 0;
     let by_work = |a: &ThreadFact<'_>, b: &ThreadFact<'_>| b.ledger.on_cpu().total_cmp(&a.ledger.on_cpu());
-    tested.sort_by(|(a, _), (b, _)| copies(b).cmp(&copies(a)).then(by_work(a, b)).then(a.rec.tid.cmp(&b.rec.tid)));
+    tested
+        .stable_sort_by(|(a, _), (b, _)| copies(b).cmp(&copies(a)).then(by_work(a, b)).then(a.rec.tid.cmp(&b.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
         let why = tested.into_iter().next().and_then(|(_, r)| r.err());

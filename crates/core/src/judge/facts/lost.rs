@@ -3,6 +3,7 @@ use parshall_evidence::Release;
 
 use super::part::{Blame, Part};
 use super::prepared::Facts;
+use crate::sorting::StableSort as _;
 use crate::stats::{ratio, weighted_quantile};
 
 /// Lost time of some parts, with what a finding says of it.
@@ -48,7 +49,7 @@ impl Lost {
         lost.p50_ns = weighted_quantile(&lengths, 0.5).unwrap_or(0.0);
         lost.p99_ns = weighted_quantile(&lengths, 0.99).unwrap_or(0.0);
         lost.by_flow = by_flow.into_iter().enumerate().filter(|(_, ns)| *ns > 0.0).collect();
-        lost.by_flow.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        lost.by_flow.stable_sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         lost
     }
 

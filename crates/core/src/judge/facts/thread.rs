@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, FlowRecord, FlowState, ThreadRecord, ThreadStal
 use super::flow::{FlowFact, Shape};
 use super::off::Off;
 use crate::judge::ledger::thread::{KernelCalls, State as ThreadState, ThreadLedger};
+use crate::sorting::StableSort as _;
 use crate::stats::Spans;
 
 /// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
@@ -43,7 +44,7 @@ pub fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<Thr
         stalls.entry(stall.tid).or_default().push(index);
     }
     for own in stalls.values_mut() {
-        own.sort_by_key(|&i| (capture.thread_stalls[i].begin_ns, i));
+        own.stable_sort_by_key(|&i| (capture.thread_stalls[i].begin_ns, i));
     }
     let (work, calls) = (Work::count(flows), KernelCalls::new(capture));
     let mut cpu_of_pid: BTreeMap<u32, f64> = BTreeMap::new();

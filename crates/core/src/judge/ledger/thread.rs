@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, NO_SYSCALL, OffCpu, ThreadRecord, ThreadStall};
 
+use crate::sorting::StableSort as _;
 use crate::stats::{Spans, ratio};
 use crate::wait::Wait;
 
@@ -183,7 +184,7 @@ impl<'a> KernelCalls<'a> {
     fn of(&self, tid: u32) -> Vec<(String, u64)> {
         let own = self.by_tid.get(&tid).into_iter().flatten();
         let mut calls: Vec<(String, u64)> = own.map(|(name, n)| ((*name).to_string(), *n)).collect();
-        calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        calls.stable_sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         calls
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! It takes the place of an answer without a cause, and stands beside a cause that the typical request has. That the slowest requests are
 //! slower than others needs no cause; one is named where they are much slower, wait instead of working, and wait mostly for one thing.
+use crate::sorting::StableSort as _;
+
 #[cfg(test)]
 mod tests;
 
@@ -253,7 +255,7 @@ fn time(fact: &ServiceFact<'_>) -> Vec<TimeShare> {
         share: ratio(ns, fact.time_ns).clamp(0.0, 1.0),
     };
     let mut list: Vec<TimeShare> = by_spent.into_iter().map(share).collect();
-    list.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    list.stable_sort_by(|a, b| b.ms.total_cmp(&a.ms));
     list
 }
 

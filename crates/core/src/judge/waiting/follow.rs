@@ -8,6 +8,7 @@ use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread}
 use super::debt::{Debt, TICK_NS};
 use super::doing::{Doing, doing};
 use super::scene::Scene;
+use crate::sorting::StableSort as _;
 use crate::wait::Wait;
 
 /// Steps of one way at most.
@@ -262,7 +263,7 @@ impl<'a> Scene<'a> {
         if still && found.iter().any(|(t, _)| t.still != Some(false)) {
             found.retain(|(t, _)| t.still != Some(false));
         }
-        found.sort_by_key(|(t, d)| (d.rank(), t.tid));
+        found.stable_sort_by_key(|(t, d)| (d.rank(), t.tid));
         match found.first().copied() {
             Some((thread, doing)) if doing.is_blocked() => Pick::This(thread, doing),
             Some(_) => self.explaining(pids, &found),

@@ -4,6 +4,8 @@
 //! `debt` tells which ends of connections owe an answer, `follow` who holds it up. A request that its service lets wait while
 //! no thread of it is blocked (a long poll, a subscription that has said nothing yet) owes nothing: from outside, it cannot be told
 //! from a wait for something inside of the process, so it is counted as [`Waited::quiet`] and reported.
+use crate::sorting::StableSort as _;
+
 mod debt;
 mod doing;
 mod follow;
@@ -190,7 +192,7 @@ fn services(capture: &Capture, held: Vec<Held<'_>>) -> Vec<Service> {
         groups.entry(key).or_default().push(one);
     }
     let mut services: Vec<Service> = groups.into_values().filter_map(|held| service(capture, &held)).collect();
-    services.sort_by_key(|s| (std::cmp::Reverse(s.unanswered), s.address));
+    services.stable_sort_by_key(|s| (std::cmp::Reverse(s.unanswered), s.address));
     services
 }
 
@@ -214,10 +216,10 @@ fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
             None => path.push(PathPart { hops, ns, requests: 1, longest_ns: one.age_ns, setup: false }),
         }
     }
-    path.sort_by_key(|part| std::cmp::Reverse(part.ns));
+    path.stable_sort_by_key(|part| std::cmp::Reverse(part.ns));
     pids.remove(&0);
     let mut pids: Vec<(u32, u64)> = pids.into_iter().collect();
-    pids.sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
+    pids.stable_sort_by_key(|&(pid, n)| (std::cmp::Reverse(n), pid));
     let outstanding_ns = path.iter().map(|part| part.ns).fold(0, u64::saturating_add);
     let count = held.len() as u64;
     Some(Service {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use parshall_evidence::FollowReason;
 
 use crate::sock_diag::UnixSocket;
+use crate::sorting::StableSort as _;
 
 /// One end of a socket or pipe, as it stands in /proc/PID/fd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -315,7 +316,7 @@ pub fn leads<'a>(
             found.leads.extend(partners.into_iter().map(|to| pipe_lead(held.pid, to)));
         }
     }
-    found.unknown.sort_by_key(|unknown| !unknown.awaited);
+    found.unknown.stable_sort_by_key(|unknown| !unknown.awaited);
     found
 }
 

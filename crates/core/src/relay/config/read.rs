@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::at::{At, Places};
 use super::error::ConfigErrors;
 use crate::networks;
+use crate::sorting::StableSort as _;
 use crate::text::quote;
 use crate::values::ValueError;
 
@@ -34,7 +35,7 @@ impl Entry<'_, '_> {
 pub fn entries<'d, 'i>(table: &'d DeTable<'i>, above: &'static str) -> Vec<Entry<'d, 'i>> {
     let mut entries: Vec<_> =
         table.iter().map(|(key, value)| Entry { key: key.get_ref(), at: key.span().start, above, value }).collect();
-    entries.sort_by_key(|entry| entry.at);
+    entries.stable_sort_by_key(|entry| entry.at);
     entries
 }
 

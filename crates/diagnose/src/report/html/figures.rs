@@ -3,6 +3,7 @@
 use maud::{Markup, PreEscaped, html};
 use parshall_core::judge::Judged;
 use parshall_core::report::{Basis, Page, Rule, Title, anchor, of_cause, rules};
+use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Mark, Marker, Span, Trace};
 use parshall_core::units::{count, duration, plural};
 use parshall_evidence::Capture;
@@ -130,7 +131,7 @@ fn events(figure: &Figure, trace: &Trace) -> Markup {
     }
     let sum = |spans: &[&Span]| spans.iter().fold(0u64, |sum, span| sum.saturating_add(span.ns()));
     let number = |n: usize| n as u64;
-    rows.sort_by_key(|(mark, spans)| (std::cmp::Reverse(sum(spans)), mark.lane));
+    rows.stable_sort_by_key(|(mark, spans)| (std::cmp::Reverse(sum(spans)), mark.lane));
     let n = rows.iter().map(|(_, spans)| spans.len()).sum::<usize>();
     let ns = rows.iter().fold(0u64, |all, (_, spans)| all.saturating_add(sum(spans)));
     let lanes = plural(number(rows.len()), "lane", "lanes");

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use parshall_core::report::{
     Bars, Basis, Chain, Command, EvidenceRow, Fix, HopRow, Listed, Others, Page, Services, Stack, Table, Title, Verdict,
 };
+use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Kind, Lane, State, Trace};
 use parshall_core::units::{count, duration, plural};
 use parshall_evidence::Status;
@@ -303,7 +304,7 @@ fn lane_row(lane: &Lane) -> Markup {
         *sum = (sum.0.saturating_add(span.ns()), sum.1 + 1);
     }
     let mut sums: Vec<(State, (u64, u64))> = sums.into_iter().collect();
-    sums.sort_by_key(|(state, (ns, _))| (std::cmp::Reverse(*ns), *state));
+    sums.stable_sort_by_key(|(state, (ns, _))| (std::cmp::Reverse(*ns), *state));
     let most = sums.iter().take(TABLE_STATES);
     let most = most.map(|(state, (ns, n))| format!("{} {} ({})", state.label(), duration(*ns as f64), count(*n)));
     let longest = lane.spans.iter().filter(|span| span.state.is_wait()).max_by_key(|span| span.ns());

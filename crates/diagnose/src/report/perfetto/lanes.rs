@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_core::critical_path::{self, Index, Request};
+use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Lane, Of, State, Trace};
 use parshall_core::units::{bytes, duration, or};
 use parshall_evidence::timeline::Op;
@@ -138,7 +139,7 @@ pub fn requests(capture: &Capture, index: &Index<'_>, threads: &mut Threads, wri
             REQUESTS | rank
         });
         let mut ordered: Vec<&Request> = of_connection.iter().filter(|r| r.end_ns > r.arrived_ns).collect();
-        ordered.sort_by_key(|request| (request.arrived_ns, request.end_ns));
+        ordered.stable_sort_by_key(|request| (request.arrived_ns, request.end_ns));
         let mut rows: Vec<(u64, u64)> = Vec::new();
         for request in ordered {
             let at = rows.iter().position(|(free_ns, _)| *free_ns <= request.arrived_ns).unwrap_or_else(|| {

@@ -4,6 +4,7 @@
 //! CPUs say only how many ran at a time.
 use std::collections::HashMap;
 
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::timeline::{OffCpu, Waker, Why};
 use parshall_evidence::{Capture, Timeline};
 use parshall_host::output::clean;
@@ -53,7 +54,7 @@ pub fn bundles(capture: &Capture) -> Vec<Message> {
     for (cpu, runs) in cpus.iter().enumerate() {
         runs.iter().for_each(|run| places.entry(run.tid).or_default().push((*run, cpu)));
     }
-    places.values_mut().for_each(|runs| runs.sort_by_key(|(run, _)| (run.begin_ns, run.end_ns)));
+    places.values_mut().for_each(|runs| runs.stable_sort_by_key(|(run, _)| (run.begin_ns, run.end_ns)));
     let mut seen: Vec<Vec<(u64, Seen)>> = cpus.iter().map(|runs| switches(runs)).collect();
     for off in timeline.off_cpu.values().flatten() {
         let Some((waker, flags)) = woken(off) else { continue };
@@ -66,7 +67,7 @@ pub fn bundles(capture: &Capture) -> Vec<Message> {
     let mut out = Vec::new();
     for (cpu, mut events) in seen.into_iter().enumerate() {
         // Stable: switches at one time are in the order in which they happened, and who is woken then was asleep.
-        events.sort_by_key(|(ns, seen)| (*ns, matches!(seen, Seen::Switch { .. })));
+        events.stable_sort_by_key(|(ns, seen)| (*ns, matches!(seen, Seen::Switch { .. })));
         for chunk in events.chunks(BUNDLE) {
             let mut bundle = Message::default();
             bundle.uint(1, cpu as u64);
@@ -128,7 +129,7 @@ pub fn runs(capture: &Capture, timeline: &Timeline) -> Vec<Run> {
             }
         }
     }
-    runs.sort_by_key(|run| (run.begin_ns, run.end_ns, run.tid));
+    runs.stable_sort_by_key(|run| (run.begin_ns, run.end_ns, run.tid));
     runs
 }
 

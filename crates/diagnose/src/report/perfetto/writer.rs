@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use parshall_core::report::simplified;
+use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{Capture, Stack};
 use parshall_host::output::clean;
 
@@ -161,7 +162,7 @@ impl<'c> Writer<'c> {
     /// The bytes of the file, with the events in the order of their times.
     pub fn finish(mut self) -> Vec<u8> {
         let mut events = std::mem::take(&mut self.events);
-        events.sort_by_key(|event| (event.ns, event.kind));
+        events.stable_sort_by_key(|event| (event.ns, event.kind));
         events.iter().for_each(|event| self.event(event));
         self.out.0
     }

@@ -9,6 +9,7 @@ use crate::symbols::dynamic_symbols;
 use crate::symbols::maps::{self, Budget, Mapping};
 use crate::symbols::names::{MountTables, open_mapped};
 use crate::symbols::unwind_info;
+use parshall_core::sorting::StableSort as _;
 
 /// Bytes that the mappings of a process may take.
 const MAPS_MAX: u64 = 4 << 20;
@@ -44,7 +45,7 @@ pub fn find(tgid: u32, mounts: &mut MountTables) -> Found {
     let mut candidates: Vec<&Mapping> = maps.iter().filter(|mapping| mapping.inode != 0).collect();
     candidates.retain(|mapping| is_python(&mapping.module()) || Path::new(&mapping.path) == program);
     // A library is where its program has nothing.
-    candidates.sort_by_key(|mapping| !is_python(&mapping.module()));
+    candidates.stable_sort_by_key(|mapping| !is_python(&mapping.module()));
     for mapping in candidates.into_iter().take(FILES_MAX) {
         match in_file(tgid, mapping, mounts) {
             Ok(Found::None) | Err(_) => {}
