@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use parshall_core::load::{Arrivals, Dispatch, Hello, Mode, Pattern};
@@ -14,7 +15,8 @@ use super::phase::{Phase, Tally};
 
 /// Bytes that one call moves at most; requests and replies may be larger.
 const CHUNK: usize = 65_536;
-static PAYLOAD: [u8; CHUNK] = [b'q'; CHUNK];
+/// The contents of requests, made when they are needed: in the program they would be as much of its file.
+static PAYLOAD: LazyLock<Vec<u8>> = LazyLock::new(|| vec![b'q'; CHUNK]);
 /// How often a signal is looked for while nothing happens.
 const CHECK: Duration = Duration::from_millis(50);
 

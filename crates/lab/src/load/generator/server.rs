@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parshall_core::load::{Hello, Mode};
@@ -22,8 +22,8 @@ use super::report;
 const LISTENER: u64 = u64::MAX;
 /// Bytes that one call moves at most; requests and replies may be larger.
 const CHUNK: usize = 65_536;
-/// The contents of replies and bulk data, which no program reads.
-static PAYLOAD: [u8; CHUNK] = [b'r'; CHUNK];
+/// The contents of replies and bulk data, which no program reads. They are made when they are needed, and no part of the program's file.
+static PAYLOAD: LazyLock<Vec<u8>> = LazyLock::new(|| vec![b'r'; CHUNK]);
 
 /// The state that connections on threads of their own share.
 #[derive(Debug, Clone)]
