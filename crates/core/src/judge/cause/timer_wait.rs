@@ -4,8 +4,8 @@
 //! A client's timer stands between two parts of a request in the same way: it waits for leave to send the rest, which does not come.
 //!
 //! Look-alikes: an idle loop with a tick (no request is outstanding), or one in whose turns few replies happen to be written; a lock whose
-//! holder sleeps (lock-contention), and requests
-//! that are served one at a time, each with a timer of its own (serialized-service: their replies are evenly spaced).
+//! holder sleeps (lock-contention); and requests that are served one at a time, each with a timer of its own (serialized-service: their
+//! replies are evenly spaced).
 use parshall_evidence::{FdKind, Figure, Hop, HopKind};
 
 use super::base::{Cause, Outcome, denied};
