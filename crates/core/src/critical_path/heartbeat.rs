@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
+use parshall_evidence::timeline::{Op, SocketCall, Timeline};
 
 use super::connection::Request;
 use super::messages::{Messages, Part};
@@ -72,9 +72,9 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
     let mut services: BTreeMap<(u32, u16), Vec<Beats>> = BTreeMap::new();
     for (id, requests) in found.iter().filter(|(_, requests)| !requests.is_empty()) {
         let (Some(socket), Some(calls)) = (timeline.sockets.get(id), timeline.calls.get(id)) else { continue };
-        let of = |socket: &Socket| (socket.pid, socket.local.port());
-        let beats = beats(*id, calls).filter(|_| !socket.udp && requests.len() >= BEATS_MIN - 1);
-        services.entry(of(socket)).or_default().extend(beats);
+        if !socket.udp && requests.len() >= BEATS_MIN - 1 {
+            services.entry(socket.service()).or_default().extend(beats(*id, calls));
+        }
     }
     for all in services.values() {
         for one in all.iter().filter(|one| one.is_by_itself() || one.differs_from(all)) {
@@ -91,6 +91,9 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
         of(op).all(|call| call.bytes == bytes && call.frame.is_none()).then_some(bytes)
     };
     let bytes = (one_length(Op::Receive)?, one_length(Op::Send)?);
+    if bytes.0.max(bytes.1) > SHORT_BYTES {
+        return None;
+    }
     let times =
         |op: Op| of(op).map(|call| if op == Op::Receive { call.since_ns } else { call.at_ns }).collect::<Vec<u64>>();
     let (received, sent) = (times(Op::Receive), times(Op::Send));
@@ -98,7 +101,7 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let next = |at: &u64| sent.get(sent.partition_point(|sent| sent < at)).map(|sent| sent - at);
     let after: Vec<u64> = received.iter().filter_map(next).collect();
     let after_ns = (*after.iter().min()?, *after.iter().max()?);
-    (bytes.0.max(bytes.1) <= SHORT_BYTES).then_some(Beats { id, bytes, interval_ns, after_ns })
+    Some(Beats { id, bytes, interval_ns, after_ns })
 }
 
 /// The interval of what happened at these times, if it is regular and long enough.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall, Timeline};
+use parshall_evidence::timeline::{Op, Protocol, SocketCall, Timeline};
 
 use super::connection::Request;
 
@@ -37,12 +37,11 @@ fn is_request(call: &SocketCall, calls: &[SocketCall]) -> bool {
 /// something came and they went on waiting. `found` are the requests by served socket.
 pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
     let mut came: BTreeMap<(u32, u16), Vec<u64>> = BTreeMap::new();
-    let at = |socket: &Socket| (socket.pid, socket.local.port());
     for (id, calls) in &timeline.calls {
         let Some(socket) = timeline.sockets.get(id).filter(|socket| socket.serves) else { continue };
         let received = calls.iter().filter(|call| call.op == Op::Receive && is_kafka(call, KAFKA_PRODUCE));
         let produced = received.filter(|call| is_request(call, calls));
-        came.entry(at(socket)).or_default().extend(produced.map(|call| call.since_ns));
+        came.entry(socket.service()).or_default().extend(produced.map(|call| call.since_ns));
     }
     came.values_mut().for_each(|times| times.sort_unstable());
     for requests in found.values_mut() {
@@ -52,7 +51,7 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
         }
     }
     for (id, requests) in found {
-        let Some(times) = timeline.sockets.get(id).and_then(|socket| came.get(&at(socket))) else { continue };
+        let Some(times) = timeline.sockets.get(id).and_then(|socket| came.get(&socket.service())) else { continue };
         for request in requests.iter_mut().filter(|request| request.polls) {
             let first = times.partition_point(|at| *at <= request.arrived_ns);
             let late = |at: &u64| at.saturating_add(PASSED_ON_NS) < request.end_ns;
@@ -63,7 +62,7 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::{Frame, OffCpu, Waker};
+    use parshall_evidence::timeline::{Frame, OffCpu, Socket, Waker};
     use parshall_evidence::{FdKind, FlowState, HopKind, Release, Role, Service};
 
     use super::*;

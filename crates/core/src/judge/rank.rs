@@ -168,7 +168,7 @@ impl Total {
         let unseen = |c: &Candidate| c.refused.map_or(0.0, |r| (r.wait_ns - c.lost.ns).max(0.0));
         let refused_ns = held.iter().map(|(_, c)| unseen(c)).sum();
         let threads_ns = losses().map(|t| t.ns).sum();
-        let clients_ns = health::client_waits_ns(facts, &[Awaits::Close]);
+        let clients_ns = health::client_waits_ns(facts, |awaits| awaits == Awaits::Close);
         Total { requests_ns: facts.requests.lost_ns(), flows_ns, threads_ns, refused_ns, clients_ns }
     }
 

@@ -189,6 +189,13 @@ pub struct Socket {
     pub other_end: Option<FlowId>,
 }
 
+impl Socket {
+    /// The service that a served socket belongs to: its process and port.
+    pub fn service(&self) -> (u32, u16) {
+        (self.pid, self.local.port())
+    }
+}
+
 /// A thread's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {

@@ -140,9 +140,13 @@ pub fn clients_share(facts: &Facts<'_>) -> f64 {
 }
 
 fn waits_ns(facts: &Facts<'_>, connecting: &Connecting<'_>) -> f64 {
-    let awaits = [Awaits::Close, Awaits::Reply, Awaits::Connect];
-    let counted = if opens_for_itself(facts) { &awaits[..2] } else { &awaits };
-    client_waits_ns(facts, counted) + connecting.ns
+    client_waits_ns(facts, counts(facts)) + connecting.ns
+}
+
+/// Whether a client that waits for this waits for the service.
+fn counts(facts: &Facts<'_>) -> impl Fn(Awaits) -> bool {
+    let connects = !opens_for_itself(facts);
+    move |awaits| connects || awaits != Awaits::Connect
 }
 
 /// The subject serves requests, and no port was asked for: a connection that it opens is on their path, or no request waits for it.
@@ -151,8 +155,8 @@ fn opens_for_itself(facts: &Facts<'_>) -> bool {
 }
 
 /// Time that observed clients waited for this outside of their requests, scaled to the window.
-pub fn client_waits_ns(facts: &Facts<'_>, awaits: &[Awaits]) -> f64 {
-    let waits = facts.clients.iter().filter(|wait| awaits.contains(&wait.awaits));
+pub fn client_waits_ns(facts: &Facts<'_>, counts: impl Fn(Awaits) -> bool) -> f64 {
+    let waits = facts.clients.iter().filter(|wait| counts(wait.awaits));
     let observed = facts.capture.slices.observed_ns as f64;
     let scale = if observed > 0.0 { ratio(facts.capture.window_ns as f64, observed).max(1.0) } else { 1.0 };
     waits.map(|wait| wait.ns as f64).sum::<f64>() * scale
@@ -188,8 +192,8 @@ fn connecting<'f>(facts: &'f Facts<'_>) -> Connecting<'f> {
 
 /// Says which client waits for what.
 fn clients(facts: &Facts<'_>, connecting: &Connecting<'_>) -> String {
-    let counts = |wait: &&ClientWait| wait.awaits != Awaits::Connect || !opens_for_itself(facts);
-    let worst = facts.clients.iter().filter(counts).max_by_key(|wait| wait.ns);
+    let counts = counts(facts);
+    let worst = facts.clients.iter().filter(|wait| counts(wait.awaits)).max_by_key(|wait| wait.ns);
     let worst = worst.filter(|wait| wait.ns as f64 >= connecting.ns);
     match (worst, connecting.flow) {
         (Some(wait), _) => client(wait),

@@ -309,7 +309,7 @@ fn a_mild_tail_is_healthy() {
 
 #[test]
 fn what_befalls_four_requests_is_an_accident() {
-    // The slowest ten of 157 are the tail, of which so many wait for a CPU for 25 ms: most of the time of all ten.
+    // The slowest ten of 157 are the tail. `n` of them wait for a CPU for 25 ms, which is most of the time of all ten.
     let waits = |n: usize| {
         let mut thread = steady(101, 1, 200 * US);
         thread.requests.retain(|request| request.0 % (30 * MS) == 100 * US);

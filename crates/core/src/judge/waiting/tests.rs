@@ -104,8 +104,8 @@ fn a_stopped_process_is_named_with_the_age() {
     }
 }
 
-/// A connection on which data lies unread since before the window, whose thread sleeps over an epoll that does not have it. The service has
-/// sent so many bytes on it, and its window is so wide.
+/// A connection on which data lies unread since before the window, whose thread sleeps over an epoll that does not have it. `sent` are the
+/// bytes that the service has sent on it, and `window` those that it still takes.
 fn left_unread(sent: u64, window: u32, thread: WaitingThread) -> Capture {
     let mut flow = FlowBuilder::new(1, parshall_evidence::Role::Server).every(
         1000 * MS,
