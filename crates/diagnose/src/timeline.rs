@@ -17,6 +17,8 @@ use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRec
 
 use super::syscall_name::syscall_name;
 
+/// TCP's number of this state (include/net/tcp_states.h).
+const CLOSE: u8 = 7;
 /// Sockets kept at most that closed within the window.
 const CLOSED_MAX: usize = 200_000;
 
@@ -333,8 +335,10 @@ impl Events {
         for flow in parts.flows.iter().filter(|flow| flow.merged.is_none()) {
             let end = end_of_flow(flow);
             let opened_ns = Some(flow.begin_ns).filter(|at| *at > 0 && flow.first.state == 0);
-            let closed_ns = self.closed.get(&flow.id).and_then(closed_ns);
-            let until = closed_ns.or(Some(flow.end_ns).filter(|at| *at < length));
+            // Of a connection on which nothing was sent or received, only its account says when it closed.
+            let ended_ns = Some(flow.end_ns).filter(|at| *at < length);
+            let closed_ns = self.closed.get(&flow.id).map_or(ended_ns.filter(|_| flow.last.state == CLOSE), closed_ns);
+            let until = closed_ns.or(ended_ns);
             let socket = Socket { closed_ns, ..socket_of(&end, flow.role == Role::Server, opened_ns, false) };
             add(flow.id, &end, (flow.begin_ns, until), socket);
         }

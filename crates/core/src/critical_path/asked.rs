@@ -3,7 +3,7 @@
 use parshall_evidence::timeline::{OffCpu, Socket, Waker};
 use parshall_evidence::{HopKind, Service};
 
-use super::services;
+use super::{reduced, services};
 use crate::testkit::timeline::{Script, client_socket, off, served_socket};
 
 const EPOLL: i32 = 232;
@@ -76,6 +76,37 @@ fn a_server_that_does_not_answer_in_time_is_waited_for() {
     // It has had answers there.
     let late = asks(client_socket(5432)).sends(101, 1, 850).receives(101, 3, 900, 910);
     assert_eq!(spent(&late, HopKind::Reply).0, 670);
+}
+
+#[test]
+fn a_connection_that_is_given_up_when_a_timer_ends_is_waited_for() {
+    let tries = |opened_ns, closed_ns| {
+        let socket =
+            Socket { opened: true, opened_ns: Some(opened_ns), closed_ns: Some(closed_ns), ..client_socket(443) };
+        let script = served().socket(3, socket, 101).socket(4, client_socket(443), 101);
+        let script = script.sleeps(101, 105, 110, EPOLL, Waker::SoftIrq).sleeps(101, 130, 800, EPOLL, Waker::HardIrq);
+        script.sends(101, 4, 830).receives(101, 4, 835, 840).sends(101, 1, 850).sleeps(
+            101,
+            860,
+            870,
+            EPOLL,
+            Waker::SoftIrq,
+        )
+    };
+    let given_up = tries(120, 810);
+    assert_eq!(spent(&given_up, HopKind::Connect), (670, "127.0.0.1:443".to_owned()));
+    assert_eq!(first(&given_up), services(&reduced(given_up.timeline.clone())).remove(0));
+    // It was begun before the thread slept for something else, or was closed much later: it did not wait for that one.
+    for (opened_ns, closed_ns) in [(107, 810), (120, 900_000), (120, 700)] {
+        let other = tries(opened_ns, closed_ns);
+        assert_eq!(
+            (spent(&other, HopKind::Connect).0, spent(&other, HopKind::Timer).0),
+            (0, 670),
+            "{opened_ns} {closed_ns}"
+        );
+    }
+    // A connection on which something was sent was opened, and whatever the timer ended, it was no attempt.
+    assert!(spent(&tries(120, 810).sends(101, 3, 125), HopKind::Connect).0 < 670);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The purpose of a sleep over descriptors, by the calls of its thread on sockets before it and after it.
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{OffCpu, Op, SocketCall};
+use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
 
-use super::index::Index;
+use super::attempts::Attempt;
+use super::index::{GIVEN_NS, Index};
 
 impl Index<'_> {
     /// The last receive of a thread in a span of time that a sleep which ended at `from` may have been for. What the thread asked for
@@ -39,5 +40,32 @@ impl Index<'_> {
             || sleeps_over && self.has_one_thread(pid);
         let asks = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| !socket.serves);
         (one && asks).then_some(next.socket)
+    }
+
+    /// The socket whose answer a sleep over descriptors was for, although a timer ended it, or nothing: what the thread did last was to
+    /// ask there. A name server is asked by a function that waits for nothing else; any other server may be asked by an event loop,
+    /// whose timers serve other requests too. `alone` says that the thread has nothing else to do, `works` that another thread waits
+    /// for it.
+    pub fn awaited_answer(&self, off: &OffCpu, alone: bool, works: bool) -> Option<FlowId> {
+        if off.waker != Waker::HardIrq && !off.is_open() {
+            return None;
+        }
+        let asked = self.asked_last(off)?;
+        let is_certain = alone || asked.names || works && !self.serves(off.tid);
+        is_certain.then_some(asked.socket)
+    }
+
+    /// The connection that a thread tried to open in a sleep over descriptors: its process began with it in the turn of the thread before
+    /// the sleep, and gave it up in the turn after it, which a timer began.
+    pub fn attempted_in(&self, off: &OffCpu) -> Option<FlowId> {
+        let attempts = self.attempts.get(&self.names(off.tid)?.pid).filter(|_| off.waker == Waker::HardIrq)?;
+        let offs = self.timeline.off_cpu.get(&off.tid)?;
+        let slept = offs[..offs.partition_point(|other| other.begin_ns < off.begin_ns)].last();
+        let turn_begin = slept.inspect(|slept| self.note(slept)).map_or(0, |slept| slept.end_ns);
+        let from = attempts.partition_point(|attempt| attempt.opened_ns < turn_begin);
+        let to = attempts.partition_point(|attempt| attempt.opened_ns <= off.begin_ns);
+        let until = self.turn_end(off.tid, off.end_ns).max(off.end_ns.saturating_add(GIVEN_NS));
+        let gives_up = |attempt: &&Attempt| (off.end_ns..=until).contains(&attempt.closed_ns);
+        attempts.get(from..to)?.iter().rfind(gives_up).map(|attempt| attempt.socket)
     }
 }

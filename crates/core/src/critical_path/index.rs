@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 
 use parshall_evidence::{FlowId, HopKind, Limit};
 
+use super::attempts::{self, Attempt};
 use super::requests::{self, Request};
 use super::{heartbeat, limit, one_way, parts, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
 /// The longest time in which a runtime gives what is ready to another thread.
-const GIVEN_NS: u64 = 500_000;
+pub(super) const GIVEN_NS: u64 = 500_000;
 
 /// A shorter wait for a CPU is what a turn of any other thread takes.
 const LONG_WAIT_NS: u64 = 4_000_000;
@@ -108,6 +109,8 @@ pub struct Index<'a> {
     threads: HashMap<u32, usize>,
     /// By process, the connections that it opened, in the order of the first sends on them.
     first_sends: HashMap<u32, Vec<(u64, FlowId)>>,
+    /// See [`attempts::attempts`].
+    pub(super) attempts: HashMap<u32, Vec<Attempt>>,
     /// See [`parts::first_asked`].
     first_asked: HashMap<FlowId, u64>,
     /// See [`parts::timer_between`].
@@ -176,6 +179,7 @@ impl<'a> Index<'a> {
             asking,
             threads,
             first_sends,
+            attempts: attempts::attempts(timeline),
             first_asked: parts::first_asked(timeline),
             timer_between_ns: None,
             usual_wakers,

@@ -7,6 +7,7 @@
 //! can be found in.
 #[cfg(test)]
 mod asked;
+mod attempts;
 mod awaited;
 pub mod clients;
 mod connection;

@@ -5,7 +5,7 @@ use parshall_evidence::timeline::{OffCpu, Waker, Why};
 use parshall_evidence::{FlowId, Timeline};
 
 use super::index::Index;
-use super::{clients, service};
+use super::{attempts, clients, service};
 
 /// The timeline without the times off the CPU that no conclusion about a request rests on. [`super::services`] are the same.
 pub fn reduced(mut timeline: Timeline) -> Timeline {
@@ -34,8 +34,9 @@ fn drop_unused(timeline: &mut Timeline) {
     let offs = || timeline.off_cpu.values().flatten();
     let with_calls: Vec<FlowId> = timeline.calls.keys().copied().collect();
     let other_ends = with_calls.iter().filter_map(|id| sockets.get(id)?.other_end);
+    let attempts = attempts::attempts(timeline).into_values().flatten().map(|attempt| attempt.socket);
     let used: HashSet<FlowId> =
-        with_calls.iter().copied().chain(other_ends).chain(offs().map(|off| off.target)).collect();
+        with_calls.iter().copied().chain(other_ends).chain(offs().map(|off| off.target)).chain(attempts).collect();
     let named = |off: &OffCpu| match off.waker {
         Waker::Thread(tid) | Waker::KernelThread(tid) => [off.tid, off.ran_instead_tid, tid],
         _ => [off.tid, off.ran_instead_tid, off.tid],

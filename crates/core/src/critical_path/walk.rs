@@ -436,7 +436,11 @@ impl<'a> Walk<'a> {
             self.within(step, |w| w.emit(Step::new(holder, HopKind::Client), wake - begin));
             return Next::Before(begin);
         }
-        if let Some(socket) = self.awaited_answer(off, alone, task) {
+        if let Some(socket) = self.index.attempted_in(off) {
+            self.emit(Step::of(off, HopKind::Connect).to(Target::Remote(socket)), wake - begin);
+            return Next::Before(begin);
+        }
+        if let Some(socket) = self.index.awaited_answer(off, alone, matches!(task, Task::Other)) {
             self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
             return Next::Before(begin);
         }
@@ -515,18 +519,6 @@ impl<'a> Walk<'a> {
             Some(socket) => Step::of(off, HopKind::Connect).to(Target::Remote(socket)),
             None => Step::of(off, HopKind::Network),
         }
-    }
-
-    /// The socket whose answer a sleep over descriptors was for, although a timer ended it, or nothing: what the thread did last was to
-    /// ask there. A name server is asked by a function that waits for nothing else; any other server may be asked by an event loop,
-    /// whose timers serve other requests too.
-    fn awaited_answer(&self, off: &OffCpu, alone: bool, task: Task) -> Option<FlowId> {
-        if off.waker != Waker::HardIrq && !off.is_open() {
-            return None;
-        }
-        let asked = self.index.asked_last(off)?;
-        let is_certain = alone || asked.names || matches!(task, Task::Other) && !self.index.serves(off.tid);
-        is_certain.then_some(asked.socket)
     }
 
     /// Whether the thread read this request and served no other one until the end of this sleep, so that it slept for this one.

@@ -153,6 +153,20 @@ fn a_connection_that_closes_after_the_window_is_open_at_its_end() {
 }
 
 #[test]
+fn a_connection_without_calls_closes_when_its_account_ends() {
+    // Its client gave up before it was established.
+    let mut attempt = flow(8, 4000, 80, Role::Client, 30);
+    (attempt.last.state, attempt.end_ns) = (CLOSE, 700);
+    let closed_ns =
+        |flow: &FlowRecord| finish(Events::default(), std::slice::from_ref(flow), &[]).sockets[&8].closed_ns;
+    assert_eq!(closed_ns(&attempt), Some(700));
+    attempt.end_ns = 1_000;
+    assert_eq!(closed_ns(&attempt), None);
+    (attempt.last.state, attempt.end_ns) = (1, 700);
+    assert_eq!(closed_ns(&attempt), None);
+}
+
+#[test]
 fn a_port_that_a_client_uses_again_leads_to_the_connection_of_that_time() {
     let open = |id, local, remote, role, (from, to)| FlowRecord { end_ns: to, ..flow(id, local, remote, role, from) };
     let (client, server) = (Role::Client, Role::Server);
