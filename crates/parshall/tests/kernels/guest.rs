@@ -55,8 +55,7 @@ pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: 
     // A guest does not outlive the test: every process between it and this thread dies with its parent.
     let mut command = Command::new("setpriv");
     command
-        // The suites beside it wait for things with limits, and a guest's clock stands still while its host does other things.
-        .args(["--pdeathsig", "KILL", "nice", "-n", "5"])
+        .args(["--pdeathsig", "KILL"])
         .arg(project_script("kernels"))
         .args(["boot", &machine.kernel])
         .args(&machine.boot);

@@ -28,7 +28,7 @@ use common::Scratch;
 const LIGHT_LIMIT_S: u32 = 1800;
 const LIMIT_S: u32 = 5400;
 
-/// The part of a machine that `make test` sees. It has the time for two: the oldest and the newest.
+/// The part of a machine that `make test` sees. It has the time for one, the oldest: this host has a new one.
 fn light(machine: &str) {
     let mut machine = expected::machine(machine);
     // With one CPU theirs is a clock that does not depend on this host (`scripts/kernels`).
@@ -67,6 +67,7 @@ fn linux_6_12() {
 }
 
 #[test]
+#[ignore = "make test-all"]
 fn the_newest_linux() {
     light("newest");
 }
@@ -130,7 +131,7 @@ fn arm64(machine: &str) {
     let Some(reports) = guest::run(&machine, "arm64", include_str!("guest/arm64.sh"), &[], LIMIT_S) else { return };
     let mut values = Values::new();
     checks::rungs(&reports, &mut values);
-    // The emulation of arm64 is so slow that the confidence differs from run to run.
+    // Guests of arm64 are slow: see `light`.
     checks::verdicts(&reports, false, &mut values);
     checks::transfers(&reports, &mut values);
     checks::tunnel(&reports, &mut values);

@@ -9,10 +9,9 @@ use std::sync::Once;
 
 use crate::common;
 use crate::common::thin::thinned;
-use crate::recordings;
+use crate::judged;
 use parshall_core::judge::judge;
-use parshall_core::mask::masked;
-use parshall_evidence::{Capture, Report};
+use parshall_evidence::Report;
 use serde::Deserialize;
 
 /// The most bytes of one file.
@@ -68,16 +67,15 @@ fn recording(case: &Case) -> PathBuf {
     place("tests/docket").join(format!("{}.json.zst", case.name))
 }
 
-/// The error of the verdict on a capture, if there is one.
-fn complaint(case: &Case, capture: &Capture) -> Option<String> {
-    let report = judge(capture);
+/// The error of the verdict of a report, if there is one.
+fn complaint(case: &Case, report: &Report) -> Option<String> {
     let status = serde_json::to_value(report.verdict.status).unwrap().as_str().unwrap().to_owned();
-    let cause = report.verdict.cause.unwrap_or_default();
+    let cause = report.verdict.cause.clone().unwrap_or_default();
     let expect = &case.expect;
     if !expect.status.contains(&status) || (status == "cause" && !expect.causes.contains(&cause)) {
         return Some(format!("{}: {status} {cause}, not {:?} {:?}", case.name, expect.status, expect.causes));
     }
-    let chain = report.chain.unwrap_or_default();
+    let chain = report.chain.clone().unwrap_or_default();
     for (n, want) in expect.hop.iter().enumerate() {
         let hop = chain.hops.get(n).cloned().unwrap_or_default();
         let is_next = want.waits_on.as_ref().is_none_or(|next| hop.waits_on.starts_with(next));
@@ -101,23 +99,25 @@ fn take(case: &Case, runs: &Path) {
             continue;
         }
         let whole = common::capture(&file);
-        if complaint(case, &whole).is_some() {
+        if complaint(case, &judge(&whole)).is_some() {
             continue;
         }
         let thin = thinned(whole);
         let packed = zstd::encode_all(&serde_json::to_vec(&thin).unwrap()[..], LEVEL).unwrap();
-        if complaint(case, &thin).is_none() && packed.len() <= BYTES_MAX {
+        if complaint(case, &judge(&thin)).is_none() && packed.len() <= BYTES_MAX {
             return fs::write(recording(case), packed).unwrap();
         }
     }
 }
 
-/// The recorded captures, by the names of their cases.
-pub fn captures() -> impl Iterator<Item = (String, Capture)> {
-    cases().into_iter().filter(|case| recording(case).exists()).map(|case| {
-        let capture = common::capture(&recording(&case));
-        (case.name, capture)
-    })
+/// The names of the cases that have a recording, and its file.
+pub fn files() -> impl Iterator<Item = (String, PathBuf)> {
+    take_missing();
+    cases()
+        .into_iter()
+        .map(|case| (recording(&case), case))
+        .filter(|(file, _)| file.exists())
+        .map(|(file, case)| (case.name, file))
 }
 
 fn take_missing() {
@@ -131,13 +131,14 @@ fn take_missing() {
 
 #[test]
 fn each_recording_gets_the_verdict_of_its_case() {
-    take_missing();
-    let judged = |case: &Case| {
-        let capture = common::capture(&recording(case));
-        let old = capture.timeline.is_none().then(|| format!("{}: it has no timeline", case.name));
-        complaint(case, &capture).or(old)
-    };
-    let wrong: Vec<String> = cases().iter().filter(|case| recording(case).exists()).filter_map(judged).collect();
+    let wrong: Vec<String> = judged::of_docket()
+        .zip(cases().iter().filter(|case| recording(case).exists()))
+        .filter_map(|(judged, case)| {
+            assert_eq!(judged.name, case.name);
+            let old = (!judged.has_timeline).then(|| format!("{}: it has no timeline", case.name));
+            complaint(case, &judged.report).or(old)
+        })
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -147,22 +148,4 @@ fn each_case_has_a_recording() {
     let missing = cases().into_iter().filter(|case| case.round == 0 && !recording(case).exists());
     let missing: Vec<String> = missing.map(|case| case.name).collect();
     assert!(missing.is_empty(), "make them with bench/docket/run: {missing:?}");
-}
-
-#[test]
-fn a_masked_recording_gets_the_same_verdict() {
-    let mut wrong = Vec::new();
-    for (name, capture) in captures().chain(recordings::captures()) {
-        let open = judge(&capture);
-        let hidden = judge(&masked(capture));
-        let told = |report: &Report| {
-            let figures: Vec<_> = report.findings.iter().map(|f| (f.cause.clone(), f.share, f.lost_ms)).collect();
-            (report.verdict.status, report.verdict.cause.clone(), report.verdict.confidence, figures)
-        };
-        if told(&open) != told(&hidden) {
-            let gaps = (&open.verdict.gaps, &hidden.verdict.gaps);
-            wrong.push(format!("{name}: {:?} is {:?} under pseudonyms, {gaps:?}", told(&open), told(&hidden)));
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
 }

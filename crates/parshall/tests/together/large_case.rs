@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use crate::common;
 use parshall_core::judge::judge;
 use parshall_evidence::Capture;
 use parshall_evidence::timeline::{self, OffCpu, SocketCall, Waker};
@@ -144,9 +145,13 @@ fn grown_timeline(capture: &Capture, entries: usize, common: Common) -> Capture 
     Capture { timeline: Some(all), ..capture.clone() }
 }
 
-#[test]
-fn a_large_timeline_is_judged() {
-    for (name, capture) in super::docket::captures().filter(|(name, _)| name.starts_with("chain-")) {
+/// A recording with three processes between the client and a disk.
+const LONG_CHAIN: &str = "chain-nginx-gunicorn-postgres-disk";
+
+/// Judges timelines of chains that have been repeated.
+fn judge_grown_timelines(is_wanted: impl Fn(&str) -> bool) {
+    for (name, file) in super::docket::files().filter(|(name, _)| is_wanted(name)) {
+        let capture = common::capture(&file);
         for common in [Common::Addresses, Common::Nothing] {
             let capture = grown_timeline(&capture, 100_000, common);
             let (judged, done) = channel();
@@ -157,6 +162,17 @@ fn a_large_timeline_is_judged() {
             );
         }
     }
+}
+
+#[test]
+fn a_large_timeline_is_judged() {
+    judge_grown_timelines(|name| name == LONG_CHAIN);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn the_large_timeline_of_each_chain_is_judged() {
+    judge_grown_timelines(|name| name.starts_with("chain-"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod cli;
 mod docket;
 mod doctor;
 mod documents;
+mod judged;
 mod lab_clean;
 mod lab_experiment;
 mod lab_loads;

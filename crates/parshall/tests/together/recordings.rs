@@ -49,9 +49,9 @@ fn recordings() -> Vec<(Recipe, String)> {
     wanted().into_iter().map(with_path).collect()
 }
 
-/// The recorded captures, by the names of their recipes.
-pub fn captures() -> impl Iterator<Item = (String, parshall_evidence::Capture)> {
-    recordings().into_iter().map(|(recipe, path)| (recipe.name, common::capture(path.as_ref())))
+/// The names of the recipes and the files of their recordings.
+pub fn files() -> impl Iterator<Item = (String, PathBuf)> {
+    recordings().into_iter().map(|(recipe, path)| (recipe.name, path.into()))
 }
 
 #[test]

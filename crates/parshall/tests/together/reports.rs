@@ -1,11 +1,10 @@
 //! Reports over all recordings: short ones fit a screen, all fit the width, and none contradicts itself.
-use parshall_core::judge::judge;
 use parshall_core::report::Detail;
 use parshall_diagnose::report;
 use parshall_evidence::Status;
 use parshall_host::output::{Charset, TextStyle, columns};
 
-use crate::{docket, recordings};
+use crate::judged::{self, Judged};
 
 const WIDTH: usize = 100;
 
@@ -29,10 +28,9 @@ fn short_reports_fit_a_screen_and_all_fit_the_width() {
     let ascii = TextStyle { charset: Charset::Ascii, ..style };
     let mut longest = [("", 0, String::new()), ("", 0, String::new())];
     let mut wrong = Vec::new();
-    for (name, capture) in recordings::captures().chain(docket::captures()) {
-        let report = judge(&capture);
+    for Judged { name, report, .. } in judged::all() {
         let status = report.verdict.status;
-        let short = report::text(&report, style, Detail::Short);
+        let short = report::text(report, style, Detail::Short);
         let (kind, at) = if status == Status::Cause { ("cause", 1) } else { ("no cause", 0) };
         let lines = short.lines().count();
         if lines > longest[at].1 {
@@ -41,10 +39,10 @@ fn short_reports_fit_a_screen_and_all_fit_the_width() {
         if lines > most(status) {
             wrong.push(format!("{name}: {lines} lines\n{short}"));
         }
-        for page in [short, report::text(&report, style, Detail::Full)] {
+        for page in [short, report::text(report, style, Detail::Full)] {
             wrong.extend(page.lines().filter(|line| !fits(line)).map(|line| format!("{name}: too wide: {line}")));
         }
-        if !report::text(&report, ascii, Detail::Full).is_ascii() {
+        if !report::text(report, ascii, Detail::Full).is_ascii() {
             wrong.push(format!("{name}: not ASCII"));
         }
     }
@@ -55,8 +53,8 @@ fn short_reports_fit_a_screen_and_all_fit_the_width() {
 
 #[test]
 fn no_report_denies_what_is_on_record() {
-    for (name, capture) in recordings::captures().chain(docket::captures()) {
-        let blind = judge(&capture).blind;
+    for Judged { name, report, .. } in judged::all() {
+        let blind = &report.blind;
         assert!(!blind.iter().any(|note| note.contains("contradicts itself")), "{name}: {blind:#?}");
     }
 }

@@ -12,7 +12,7 @@ const CAUSE: &str = "small-copy-buffer";
 const LOAD: &str = "60s";
 /// If the relay gets a smaller share of its CPU, the host is overloaded, and the attempt does not count.
 const SATURATED: f64 = 0.9;
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 3;
 
 /// A stream through a relay that has a CPU for itself; both ends of the stream share another CPU.
 struct Overload {
@@ -55,7 +55,7 @@ impl Overload {
     /// The report, and the share of its CPU that the relay got.
     fn attach(&self, case: &Path) -> (Report, f64) {
         let (pid, save) = (self.relay.pid().to_string(), case.to_str().unwrap());
-        let done = parshall(&["attach", "--pid", &pid, "--for", "3s", "--format", "json", "--save", save]);
+        let done = parshall(&["attach", "--pid", &pid, "--for", "1500ms", "--format", "json", "--save", save]);
         let capture = common::capture(case);
         let used = capture.threads.iter().map(|thread| thread.cpu_ns).max().unwrap_or(0);
         (done.report(), used as f64 / capture.window_ns as f64)
