@@ -5,6 +5,7 @@ use parshall_bpf::clock::monotonic_ns;
 use parshall_core::observe::naming;
 use parshall_evidence::{
     CAPTURE_SCHEMA, Capture, Counters, EventCounts, HardwareCounts, Host, OwnRelay, ProbeCost, Rung, Stack, Waiting,
+    WaitingThread,
 };
 use parshall_host::left_out;
 
@@ -111,7 +112,12 @@ impl Readings<'_> {
             untracked,
             attach_ms: added.attach_ms,
         };
-        let stacks = named(&mut seen, &found.events, added.naming);
+        let waiting = self.waiting.as_mut().filter(|_| added.naming != Naming::Nothing);
+        if let Some(threads) = waiting.map(|waiting| waiting.threads.as_mut_slice()) {
+            waiting::add_stacks(threads, || seen.stacks.get_or_insert_with(|| records::stacks(false)));
+        }
+        let asleep = self.waiting.as_ref().map_or(&[][..], |waiting| &waiting.threads);
+        let stacks = named(&mut seen, &found.events, asleep, added.naming);
         drop_interrupts(&mut seen.thread_stalls, &stacks);
         event::tell_interrupts(&mut found.events, &stacks);
         let mut blind = added.reasons.to_vec();
@@ -153,7 +159,7 @@ impl Readings<'_> {
 }
 
 /// The stacks of a window, with the names of their functions where somebody may read them.
-fn named(seen: &mut Seen, events: &[EventCounts], naming: Naming) -> Vec<Stack> {
+fn named(seen: &mut Seen, events: &[EventCounts], asleep: &[WaitingThread], naming: Naming) -> Vec<Stack> {
     let Some(stacks) = seen.stacks.take() else { return Vec::new() };
     match naming {
         Naming::Nothing => stacks.unnamed(),
@@ -163,6 +169,7 @@ fn named(seen: &mut Seen, events: &[EventCounts], naming: Naming) -> Vec<Stack> 
             stalls: seen.thread_stalls.iter().chain(&seen.followed_stalls),
             samples: &seen.samples,
             events,
+            asleep,
         })),
     }
 }

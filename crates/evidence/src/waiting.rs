@@ -106,4 +106,7 @@ pub struct WaitingThread {
     /// The process of the session that holds the lock of the database for which this one waits; 0 when it waits for none.
     #[serde(default)]
     pub session_lock: u32,
+    /// The user stack of one that sleeps: index into [`crate::Capture::stacks`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<u32>,
 }

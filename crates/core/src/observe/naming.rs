@@ -2,7 +2,7 @@
 //! symbols of each program and library have to be read.
 use std::collections::{BTreeMap, HashMap};
 
-use parshall_evidence::{CpuSample, EventCounts, ThreadRecord, ThreadStall};
+use parshall_evidence::{CpuSample, EventCounts, ThreadRecord, ThreadStall, WaitingThread};
 
 /// Stacks of long times off the CPU that are named at most, those with most time first.
 const STALLED_MAX: usize = 1024;
@@ -25,6 +25,8 @@ pub struct References<'a, S> {
     pub samples: &'a [CpuSample],
     /// Events of the kernel that were asked for.
     pub events: &'a [EventCounts],
+    /// Threads that slept when the window ended, and may hold up a request.
+    pub asleep: &'a [WaitingThread],
 }
 
 /// The stacks to name, in ascending order. A waker's stack tells whether an interrupt was the waker; it is needed only where the waker
@@ -51,10 +53,13 @@ pub fn shown<'a>(of: References<'a, impl Iterator<Item = &'a ThreadStall>>) -> V
     for cell in of.events.iter().flat_map(|event| &event.cells) {
         add(&mut counted, cell.stack, cell.count);
     }
+    // They are few, and each may be what a verdict names.
+    let asleep = of.asleep.iter().filter_map(|thread| thread.stack);
     let mut stacks = most(stalled, STALLED_MAX);
     stacks.extend(most(wakers, WAKERS_MAX));
     stacks.extend(most(sampled, SAMPLED_MAX));
     stacks.extend(most(counted, EVENTS_MAX));
+    stacks.extend(asleep);
     stacks.sort_unstable();
     stacks.dedup();
     stacks
@@ -97,7 +102,7 @@ mod tests {
     fn shown_of(threads: &[(u32, u32)], stalls: &[ThreadStall], samples: &[CpuSample]) -> Vec<u32> {
         let thread = |&(pid, tid): &(u32, u32)| ThreadRecord { pid, tid, ..ThreadRecord::default() };
         let threads: Vec<ThreadRecord> = threads.iter().map(thread).collect();
-        shown(References { threads: &threads, stalls: stalls.iter(), samples, events: &[] })
+        shown(References { threads: &threads, stalls: stalls.iter(), samples, events: &[], asleep: &[] })
     }
 
     #[test]
@@ -106,8 +111,15 @@ mod tests {
         let few = (0..EVENTS_MAX as u32).map(|n| cell(Some(n), 2));
         let cells = few.chain([cell(Some(5_000), 1), cell(Some(6_000), 3), cell(None, 9)]).collect();
         let events = [EventCounts { cells, ..EventCounts::default() }];
-        let named = shown(References { threads: &[], stalls: [].iter(), samples: &[], events: &events });
+        let named = shown(References { threads: &[], stalls: [].iter(), samples: &[], events: &events, asleep: &[] });
         assert_eq!((named.len(), named.last()), (EVENTS_MAX, Some(&6_000)));
+    }
+
+    #[test]
+    fn threads_that_sleep_at_the_end_are_named() {
+        let asleep = [4, 9].map(|stack| WaitingThread { stack: Some(stack), ..WaitingThread::default() });
+        let of = References { threads: &[], stalls: [].iter(), samples: &[], events: &[], asleep: &asleep };
+        assert_eq!(shown(of), [4, 9]);
     }
 
     #[test]

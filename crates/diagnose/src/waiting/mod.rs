@@ -1,8 +1,10 @@
 //! Waits at the begin and at the end of a window: connections with a request that nobody has answered,
 //! and what the threads do that would have to. On every rung, for the probes see only what happens in between.
 //!
-//! `sockets` reads the tables, `threads` the states of threads, `awaited` the descriptors on which they wait for data.
+//! `sockets` reads the tables, `threads` the states of threads, `awaited` the descriptors on which they wait for data,
+//! `asleep` the functions in which they sleep.
 //! `parshall_core::judge::waiting` decides which ends owe an answer.
+mod asleep;
 mod awaited;
 mod sockets;
 #[cfg(test)]
@@ -16,6 +18,7 @@ use parshall_core::judge::waiting::relevant;
 use parshall_core::sorting::StableSort as _;
 use parshall_evidence::{Waiting, WaitingEnd};
 
+pub use self::asleep::add_stacks;
 use self::sockets::{Row, Table};
 use self::threads::Reader;
 use crate::subject::{Holders, Resolved, Select};

@@ -1,4 +1,5 @@
 //! Stacks of addresses: stores each distinct one once, and names its frames while the process still runs.
+mod asleep;
 mod dynamic_symbols;
 mod elf;
 mod elf_copy;
@@ -37,6 +38,14 @@ struct Raw {
 /// Names addresses of the kernel's code, in order; None when it cannot name any.
 pub type KernelNamer = fn(&[u64]) -> Option<Vec<Option<String>>>;
 
+/// A stack to unwind.
+enum Unwind {
+    /// One that the probes have copied.
+    Copied(UserStack),
+    /// That of a thread that sleeps in this system call. Its memory may lie on a file system that does not answer.
+    Asleep { tgid: u32, tid: u32, syscall: i32 },
+}
+
 /// Interns stacks and names their frames.
 ///
 /// Frames are named only when the names are needed: reading all of the kernel's names takes 60 ms of CPU, which would slow down a
@@ -45,7 +54,7 @@ pub struct Stacks {
     /// Returns a frame for each address of a process; process 0 is the kernel.
     namer: TimedWorker<(u32, Vec<u64>), Vec<Frame>>,
     /// Returns the addresses of a stack.
-    unwinder: TimedWorker<UserStack, Vec<u64>>,
+    unwinder: TimedWorker<Unwind, Vec<u64>>,
     kernel: KernelNamer,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
@@ -63,7 +72,12 @@ impl Stacks {
         });
         let unwinder = TimedWorker::new(|| {
             let mut unwinders = Unwinders::new();
-            Box::new(move |stack: UserStack| unwinders.unwind(&stack))
+            Box::new(move |asked: Unwind| match asked {
+                Unwind::Copied(stack) => unwinders.unwind(&stack),
+                Unwind::Asleep { tgid, tid, syscall } => {
+                    asleep::read(tgid, tid, syscall).map_or_else(Vec::new, |stack| unwinders.unwind(&stack))
+                }
+            })
         });
         let (names, ids, stacks) = (HashMap::new(), HashMap::new(), Vec::new());
         Self { namer, unwinder, kernel, eager, names, ids, stacks, interpreters: Interpreters::default() }
@@ -116,7 +130,14 @@ impl Stacks {
     /// The addresses of a user stack, innermost first, by the call frame information of the files that its process has mapped. They
     /// are found at once, because the process may end.
     pub fn unwind(&mut self, stack: UserStack) -> Vec<u64> {
-        self.unwinder.call(stack).unwrap_or_default()
+        self.unwinder.call(Unwind::Copied(stack)).unwrap_or_default()
+    }
+
+    /// Interns the user stack of a thread that sleeps in this system call, as it is now. None where it does something else by now, or
+    /// its process may not be read.
+    pub fn asleep(&mut self, tgid: u32, tid: u32, syscall: i32) -> Option<u32> {
+        let user = self.unwinder.call(Unwind::Asleep { tgid, tid, syscall })?;
+        self.intern(tgid, &[], &user)
     }
 
     /// The user frames of an interned stack.

@@ -184,6 +184,21 @@ fn every_hang_on_every_rung_by_every_subject() {
     }
 }
 
+/// The thread sleeps since before the window, so no probe has its stack.
+#[test]
+fn the_thread_that_holds_all_up_has_the_functions_in_which_it_sleeps() {
+    if !has(&["python3", "setsid"], "where a thread sleeps") {
+        return;
+    }
+    let hang = Hang::start("mutex", 2, b"hh");
+    for rung in Hang::rungs() {
+        let report = hang.observe(rung, &hang.subjects()[0]);
+        let leaf = report.chain.as_ref().and_then(|chain| chain.hops.last());
+        let stack = leaf.map(|hop| hop.stack.as_slice()).unwrap_or_default();
+        assert!(stack.len() > 1 && stack[0].contains("sleep"), "{}: {stack:?} {report:#?}", rung.as_str());
+    }
+}
+
 #[test]
 fn healthy_traffic_on_the_same_port_hides_no_hang() {
     if !has(&["python3", "setsid"], "requests that hang beside others") {

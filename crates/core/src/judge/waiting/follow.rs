@@ -68,6 +68,7 @@ fn hop(thread: &WaitingThread, kind: HopKind) -> Hop {
         process: thread.process.clone(),
         title: thread.title.clone(),
         syscall: thread.syscall_name.clone(),
+        stack: thread.stack,
         ..nobody(kind)
     }
 }

@@ -7,7 +7,7 @@ mod code;
 mod find;
 mod layout;
 mod lines;
-mod memory;
+pub(super) mod memory;
 mod merge;
 
 use std::collections::HashMap;
