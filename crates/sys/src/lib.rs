@@ -19,6 +19,8 @@ pub mod handover;
 pub mod limits;
 pub mod link;
 pub mod measured_child;
+#[cfg(target_arch = "x86_64")]
+mod memory;
 pub mod memory_file;
 pub mod netlink;
 pub mod netns;
