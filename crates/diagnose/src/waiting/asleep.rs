@@ -7,7 +7,7 @@ use parshall_host::symbols::Stacks;
 
 /// Threads whose stack is read at most, those that slept during the whole window first.
 const STACKS_MAX: usize = 64;
-/// No further stack is read after this time. One takes some 20 us, and the first of a program the time to read its call frame information.
+/// No further stack is read after this time: for the first of a program, its call frame information is read.
 const TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Reads the stacks of threads that sleep. `stacks` are asked for only where somebody does.
