@@ -12,13 +12,12 @@ use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::observe::follow::ends;
 use parshall_core::observe::under_way::UnderWay;
 use parshall_core::sorting::StableSort as _;
+use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::timeline::{EVENTS_MAX, Frame, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
 
-/// TCP's number of this state (include/net/tcp_states.h).
-const CLOSE: u8 = 7;
 /// Sockets kept at most that closed within the window.
 const CLOSED_MAX: usize = 200_000;
 

@@ -13,11 +13,23 @@ const EACCES: &str = "13";
 const DEFAULT_PROFILE: &str = "bpf,perf_event_open,setns,unshare,mount,pidfd_getfd,process_vm_readv,io_uring_setup";
 
 /// Whether the report has the cause, from the rung. On a busy host few samples of a flow fall into one hold, and a hold by a delayed ACK cannot
-/// be told from one for a round trip; where the tests beside this one use all CPUs, a rung without wake-ups sees the wait for a CPU first.
+/// be told from one for a round trip.
 fn has_cause(report: &Report, rung: Rung) -> bool {
     let found = verdict(report);
-    let is_near = || matches!(found.as_str(), "nagle-hold" | "run-queue-latency");
-    report.rung == rung && (found == CAUSE || rung != Rung::Btf && is_near())
+    report.rung == rung && (found == CAUSE || rung != Rung::Btf && found == "nagle-hold")
+}
+
+/// The report of an observation. While the tests beside this one use all CPUs, a rung without wake-ups sees the wait for a CPU first: of
+/// such a rung it is the first of three reports that has the cause, or the last.
+fn observed(rung: Rung, mut observe: impl FnMut() -> Report) -> Report {
+    let more = if rung == Rung::Btf { 0 } else { 2 };
+    for _ in 0..more {
+        let report = observe();
+        if has_cause(&report, rung) {
+            return report;
+        }
+    }
+    observe()
 }
 
 /// Runs parshall where the kernel refuses these calls with this error.
@@ -50,7 +62,7 @@ fn what_a_seccomp_profile_or_a_security_module_refuses_is_said() {
         assert!(found.is_some() || check.is_empty(), "{host}: {doctor:#}");
 
         let attach = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
-        let report = refused(errno, calls, &attach).orderly().report();
+        let report = observed(rung, || refused(errno, calls, &attach).orderly().report());
         println!("{host}: rung {}, {}, {:?}", report.rung.as_str(), verdict(&report), report.blind);
         assert!(has_cause(&report, rung), "{host}: {report:#?}");
         assert!(rung == Rung::Btf || !report.blind.is_empty(), "{host}: it says why: {report:#?}");
@@ -101,7 +113,7 @@ fn with_the_hosts_proc_a_container_sees_the_hosts_processes() {
     let way = report.blind.iter().find_map(|line| line.split_once("unshare")?.1.split_once("parshall ..."));
     let Some((way, end)) = way else { panic!("it names the way: {report:#?}") };
     let with_host_proc = |command: &str| inside(&format!("unshare{way}{command}{end}"));
-    let report = with_host_proc(&attach).orderly().report();
+    let report = observed(Rung::Tracepoint, || with_host_proc(&attach).orderly().report());
     assert!(has_cause(&report, Rung::Tracepoint), "{report:#?}");
     assert!(report.blind.iter().any(|line| line.contains("iterators")), "{report:#?}");
     assert!(report.subject.pids.contains(&pair.server.pid()), "{report:#?}");

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::{common, docket, recordings};
 use parshall_core::judge::judge;
 use parshall_core::mask::masked;
-use parshall_evidence::{Capture, Report};
+use parshall_evidence::Report;
 
 /// Of the recordings, one in so many is also judged under pseudonyms by `make test`.
 const MASKED_EACH: usize = 4;
 
 pub struct Judged {
     pub name: String,
-    pub of_docket: bool,
+    /// Its recording.
+    file: PathBuf,
+    of_docket: bool,
     pub has_timeline: bool,
     pub report: Report,
 }
@@ -25,7 +27,7 @@ static ALL: LazyLock<Vec<Judged>> = LazyLock::new(|| {
     on_all_cpus(&files, |(of_docket, name, file)| {
         let capture = common::capture(file);
         let (name, has_timeline) = (name.clone(), capture.timeline.is_some());
-        Judged { name, of_docket: *of_docket, has_timeline, report: judge(&capture) }
+        Judged { name, file: file.clone(), of_docket: *of_docket, has_timeline, report: judge(&capture) }
     })
 });
 
@@ -56,15 +58,13 @@ fn on_all_cpus<T: Sync, R: Send>(items: &[T], map: impl Fn(&T) -> R + Sync) -> V
 
 /// Judges each `each`th recording under pseudonyms.
 fn masked_alike(each: usize) {
-    let files: Vec<PathBuf> = docket::files().chain(recordings::files()).map(|(_, file)| file).collect();
-    let pairs: Vec<(&Judged, PathBuf)> = all().iter().zip(files).step_by(each).collect();
+    let chosen: Vec<&Judged> = all().iter().step_by(each).collect();
     let told = |report: &Report| {
         let figures: Vec<_> = report.findings.iter().map(|f| (f.cause.clone(), f.share, f.lost_ms)).collect();
         (report.verdict.status, report.verdict.cause.clone(), report.verdict.confidence, figures)
     };
-    let differences = on_all_cpus(&pairs, |(open, file)| {
-        let capture: Capture = masked(common::capture(file));
-        let hidden = judge(&capture);
+    let differences = on_all_cpus(&chosen, |open| {
+        let hidden = judge(&masked(common::capture(&open.file)));
         let gaps = (&open.report.verdict.gaps, &hidden.verdict.gaps);
         let (before, after) = (told(&open.report), told(&hidden));
         (before != after).then(|| format!("{}: {before:?} is {after:?} under pseudonyms, {gaps:?}", open.name))

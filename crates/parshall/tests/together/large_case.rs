@@ -101,15 +101,18 @@ fn add_copy(grown: &mut Capture, capture: &Capture, copy: u32, common: Common) {
     grown.subject.comms.extend(capture.subject.comms.iter().cloned());
 }
 
+/// Fails unless a capture is judged within the limit.
+fn judge_in_time(capture: Capture, name: &str, common: Common) {
+    let (judged, done) = channel();
+    // Detached: what takes hours ends with the test.
+    std::thread::spawn(move || judged.send(judge(&capture).findings.len()));
+    assert!(done.recv_timeout(LIMIT).is_ok(), "{name} with {common:?} in common is not judged within {LIMIT:?}");
+}
+
 /// Judges the recording when it has been repeated to `entries`, in each way.
 fn judge_grown(name: &str, entries: usize) {
     for common in [Common::All, Common::Addresses, Common::Nothing] {
-        let capture = grown(&recording(name), entries, common);
-        let (judged, done) = channel();
-        // Detached: what takes hours ends with the test.
-        std::thread::spawn(move || judged.send(judge(&capture).findings.len()));
-        let findings = done.recv_timeout(LIMIT);
-        assert!(findings.is_ok(), "{name} with {common:?} in common is not judged within {LIMIT:?}");
+        judge_in_time(grown(&recording(name), entries, common), name, common);
     }
 }
 
@@ -153,13 +156,7 @@ fn judge_grown_timelines(is_wanted: impl Fn(&str) -> bool) {
     for (name, file) in super::docket::files().filter(|(name, _)| is_wanted(name)) {
         let capture = common::capture(&file);
         for common in [Common::Addresses, Common::Nothing] {
-            let capture = grown_timeline(&capture, 100_000, common);
-            let (judged, done) = channel();
-            std::thread::spawn(move || judged.send(judge(&capture).findings.len()));
-            assert!(
-                done.recv_timeout(LIMIT).is_ok(),
-                "{name} with {common:?} in common is not judged within {LIMIT:?}"
-            );
+            judge_in_time(grown_timeline(&capture, 100_000, common), &name, common);
         }
     }
 }

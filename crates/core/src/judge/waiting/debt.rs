@@ -1,9 +1,6 @@
 //! The ends of connections that hold a request which nobody has answered: found by what moved last, and in which direction.
 use parshall_evidence::WaitingEnd;
-
-/// TCP states (net/tcp_states.h).
-pub const ESTABLISHED: u8 = 1;
-pub const SYN_SENT: u8 = 2;
+use parshall_evidence::socket::selection::state::{ESTABLISHED, SYN_SENT};
 
 /// The kernel's clock for what moved last may stand this long (HZ=100).
 pub const TICK_NS: u64 = 10_000_000;

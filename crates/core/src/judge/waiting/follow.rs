@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use parshall_evidence::socket::selection::state::SYN_SENT;
 use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread};
 
 use super::debt::{Debt, TICK_NS};
@@ -106,7 +107,7 @@ impl<'a> Scene<'a> {
         let from = asker.or_else(|| threads().find(|t| t.awaits.contains(&end.id))).or_else(|| threads().next());
         let first = from.map_or_else(|| nobody(HopKind::Reply), |thread| hop(thread, HopKind::Reply));
         let first = to(end.remote, first);
-        if end.state == super::debt::SYN_SENT {
+        if end.state == SYN_SENT {
             return Some(Way::end(Hop { kind: HopKind::Connect, ..first }, Class::Owed));
         }
         // For itself: where the server lets it wait, nobody owes anything.

@@ -17,6 +17,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use parshall_evidence::socket::selection::state::{ESTABLISHED, SYN_SENT};
 use parshall_evidence::{
     Capture, FlowId, FlowRecord, Hop, HopKind, PathPart, Rung, Service, Transport, Waiting, WaitingEnd,
 };
@@ -109,7 +110,7 @@ fn keep_back(capture: &Capture, scene: &Scene<'_>, held: &mut [Held<'_>]) {
     }
     let unused = |flow: &&FlowRecord| {
         let last = &flow.last;
-        !serves(flow) && last.state == debt::ESTABLISHED && last.bytes_acked <= 1 && last.bytes_received == 0
+        !serves(flow) && last.state == ESTABLISHED && last.bytes_acked <= 1 && last.bytes_received == 0
     };
     let mut opened = BTreeMap::<u32, (usize, SocketAddr)>::new();
     for flow in capture.flows.iter().filter(unused).filter(|flow| flow.pid != 0) {
@@ -149,7 +150,7 @@ fn streams(capture: &Capture, end: &WaitingEnd, way: &Way) -> bool {
 /// How long a request at this end has waited.
 fn age(end: &WaitingEnd) -> u64 {
     let since = if end.serves { end.received_ns.unwrap_or(end.acked_ns) } else { end.sent_ns.unwrap_or(0) };
-    let since = if end.state == debt::SYN_SENT { 0 } else { since };
+    let since = if end.state == SYN_SENT { 0 } else { since };
     since.max(end.still_ns)
 }
 

@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use parshall_evidence::socket::selection::state::{CLOSE, SYN_SENT};
 use parshall_evidence::{Capture, FlowRecord};
 
 use crate::judge::ledger::flow_rules::serves;
@@ -11,9 +12,6 @@ use crate::stats::ratio;
 const GIVEN_UP_NS: u64 = 100_000_000;
 /// Fewer are an anecdote.
 const COUNT_MIN: u64 = 3;
-/// TCP state numbers.
-const SYN_SENT: u8 = 2;
-const CLOSE: u8 = 7;
 
 /// The connections to one server.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use parshall_evidence::socket::selection::state::{CLOSE, CLOSE_WAIT, ESTABLISHED, LAST_ACK};
 use parshall_evidence::{Capture, FdKind, FlowRecord, OffCpu, OffCpuCell, Service, ThreadRecord};
 
 use crate::judge::ledger::flow_rules::serves;
@@ -16,11 +17,6 @@ const GIVEN_UP_MIN: u64 = 3;
 const POOL_MIN: usize = 2;
 /// A sleep of this share of the time was one all the time.
 const ALL: f64 = 0.99;
-/// TCP state numbers.
-const ESTABLISHED: u8 = 1;
-const CLOSE: u8 = 7;
-const CLOSE_WAIT: u8 = 8;
-const LAST_ACK: u8 = 9;
 
 /// A pool of which nothing is free.
 #[derive(Debug, Clone, PartialEq)]
