@@ -7,3 +7,4 @@ mod quota;
 mod relay_seen;
 mod run_queue;
 mod stripped;
+mod trial;
