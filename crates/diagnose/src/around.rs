@@ -58,6 +58,8 @@ pub struct Additions<'a> {
     pub attach_ms: f64,
     /// The stacks whose functions are named.
     pub naming: Naming,
+    /// The functions that interpreters run are asked for.
+    pub interpreters: bool,
 }
 
 impl<'a> Around<'a> {
@@ -114,7 +116,9 @@ impl Readings<'_> {
         };
         let waiting = self.waiting.as_mut().filter(|_| added.naming != Naming::Nothing);
         if let Some(threads) = waiting.map(|waiting| waiting.threads.as_mut_slice()) {
-            waiting::add_stacks(threads, || seen.stacks.get_or_insert_with(|| records::stacks(false)));
+            waiting::add_stacks(threads, added.interpreters, || {
+                seen.stacks.get_or_insert_with(|| records::stacks(false))
+            });
         }
         let asleep = self.waiting.as_ref().map_or(&[][..], |waiting| &waiting.threads);
         let stacks = named(&mut seen, &found.events, asleep, added.naming);

@@ -194,7 +194,8 @@ impl Session {
         self.relays = own_relays(&seen.subject, &self.options, std::mem::take(&mut self.relays));
         let mut reasons = self.reasons.clone();
         if self.options.interpreters && self.rung < Rung::Btf {
-            reasons.push("the functions that interpreters run are seen on the rung btf only".to_owned());
+            let of = "of threads that hold up an unanswered request";
+            reasons.push(format!("on this rung the functions that interpreters run are seen only {of}"));
         }
         Ok(Ok(readings.complete(
             seen,
@@ -203,6 +204,7 @@ impl Session {
                 own_relays: self.relays.clone(),
                 attach_ms: attach_time.as_secs_f64() * 1e3,
                 naming: self.options.naming,
+                interpreters: self.options.interpreters,
             },
         )))
     }

@@ -32,6 +32,7 @@ pub mod perf_probe;
 pub mod perf_sampler;
 pub mod pidfd;
 pub mod privileges;
+pub mod robust_list;
 pub mod routes;
 mod scheduling;
 pub mod sock_diag;

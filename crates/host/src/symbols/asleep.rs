@@ -2,7 +2,10 @@
 //!
 //! The probes take the user stack of a thread when it begins to sleep. Of one that sleeps since before the window they have none. Nobody is
 //! stopped for this: the thread may wake up meanwhile, so its place is read again behind its stack and has to be the same.
+use parshall_sys::robust_list;
+
 use super::python::memory::{Memory, ProcessMemory};
+use super::python::{self, RawFrame, outside};
 use super::unwind::UserStack;
 use crate::bounded_file;
 
@@ -19,14 +22,23 @@ struct Place {
     ip: u64,
 }
 
-/// The registers and the stack of a thread that sleeps in this system call. None where it does something else, or may not be read. The
-/// frame pointer register is not known.
-pub fn read(tgid: u32, tid: u32, syscall: i32) -> Option<UserStack> {
+/// The registers and the stack of a thread that sleeps in this system call, and what it runs in the interpreter, innermost first. None where
+/// it does something else, or may not be read. The frame pointer register is not known.
+pub fn read(
+    tgid: u32,
+    tid: u32,
+    syscall: i32,
+    interpreter: Option<&python::Place>,
+) -> Option<(UserStack, Vec<RawFrame>)> {
     let place = place(tgid, tid).filter(|place| place.syscall == syscall)?;
-    let mut memory = ProcessMemory::open(tgid)?;
-    let memory = top_of_stack(&mut memory, place.sp);
+    let mut process = ProcessMemory::open(tgid)?;
+    let memory = top_of_stack(&mut process, place.sp);
+    // Which state of the interpreter is this thread's is told by the address of the structure that libc has of it, inside of which
+    // glibc keeps this list.
+    let asked = interpreter.and_then(|interpreter| Some((interpreter, robust_list::head(tid)?)));
+    let interpreted = asked.map_or_else(Vec::new, |(at, inside)| outside::frames(&mut process, at, inside));
     let still_there = self::place(tgid, tid) == Some(place);
-    still_there.then_some(UserStack { tgid, ip: place.ip, sp: place.sp, fp: 0, lr: 0, memory })
+    still_there.then_some((UserStack { tgid, ip: place.ip, sp: place.sp, fp: 0, lr: 0, memory }, interpreted))
 }
 
 fn place(tgid: u32, tid: u32) -> Option<Place> {
@@ -92,7 +104,7 @@ mod tests {
     #[test]
     fn a_thread_in_another_call_or_of_nobody_is_not_read() {
         let own = std::process::id();
-        assert_eq!(read(own, own, i32::MAX), None);
-        assert_eq!(read(u32::MAX, u32::MAX, 0), None);
+        assert_eq!(read(own, own, i32::MAX, None), None);
+        assert_eq!(read(u32::MAX, u32::MAX, 0, None), None);
     }
 }

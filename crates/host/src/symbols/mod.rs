@@ -42,8 +42,16 @@ pub type KernelNamer = fn(&[u64]) -> Option<Vec<Option<String>>>;
 enum Unwind {
     /// One that the probes have copied.
     Copied(UserStack),
-    /// That of a thread that sleeps in this system call. Its memory may lie on a file system that does not answer.
-    Asleep { tgid: u32, tid: u32, syscall: i32 },
+    /// That of a thread that sleeps in this system call, with the functions of the interpreter of its process, if that is asked for. Its
+    /// memory may lie on a file system that does not answer.
+    Asleep { tgid: u32, tid: u32, syscall: i32, interpreter: Option<Box<Place>> },
+}
+
+/// The addresses of a stack, and what an interpreter runs in it.
+#[derive(Default)]
+struct Unwound {
+    addresses: Vec<u64>,
+    interpreted: Vec<RawFrame>,
 }
 
 /// Interns stacks and names their frames.
@@ -53,8 +61,7 @@ enum Unwind {
 pub struct Stacks {
     /// Returns a frame for each address of a process; process 0 is the kernel.
     namer: TimedWorker<(u32, Vec<u64>), Vec<Frame>>,
-    /// Returns the addresses of a stack.
-    unwinder: TimedWorker<Unwind, Vec<u64>>,
+    unwinder: TimedWorker<Unwind, Unwound>,
     kernel: KernelNamer,
     eager: bool,
     names: HashMap<(u32, u64), Frame>,
@@ -73,9 +80,13 @@ impl Stacks {
         let unwinder = TimedWorker::new(|| {
             let mut unwinders = Unwinders::new();
             Box::new(move |asked: Unwind| match asked {
-                Unwind::Copied(stack) => unwinders.unwind(&stack),
-                Unwind::Asleep { tgid, tid, syscall } => {
-                    asleep::read(tgid, tid, syscall).map_or_else(Vec::new, |stack| unwinders.unwind(&stack))
+                Unwind::Copied(stack) => Unwound { addresses: unwinders.unwind(&stack), interpreted: Vec::new() },
+                Unwind::Asleep { tgid, tid, syscall, interpreter } => {
+                    let found = asleep::read(tgid, tid, syscall, interpreter.as_deref());
+                    found.map_or_else(Unwound::default, |(stack, interpreted)| Unwound {
+                        addresses: unwinders.unwind(&stack),
+                        interpreted,
+                    })
                 }
             })
         });
@@ -130,14 +141,17 @@ impl Stacks {
     /// The addresses of a user stack, innermost first, by the call frame information of the files that its process has mapped. They
     /// are found at once, because the process may end.
     pub fn unwind(&mut self, stack: UserStack) -> Vec<u64> {
-        self.unwinder.call(Unwind::Copied(stack)).unwrap_or_default()
+        self.unwinder.call(Unwind::Copied(stack)).unwrap_or_default().addresses
     }
 
     /// Interns the user stack of a thread that sleeps in this system call, as it is now. None where it does something else by now, or
-    /// its process may not be read.
-    pub fn asleep(&mut self, tgid: u32, tid: u32, syscall: i32) -> Option<u32> {
-        let user = self.unwinder.call(Unwind::Asleep { tgid, tid, syscall })?;
-        self.intern(tgid, &[], &user)
+    /// its process may not be read. `interpreters`: the functions that an interpreter runs in it are read, too.
+    pub fn asleep(&mut self, tgid: u32, tid: u32, syscall: i32, interpreters: bool) -> Option<u32> {
+        let interpreter = interpreters.then(|| self.interpreters.place(tgid)).flatten().map(Box::new);
+        let found = self.unwinder.call(Unwind::Asleep { tgid, tid, syscall, interpreter })?;
+        let stack = self.intern(tgid, &[], &found.addresses);
+        let functions = self.functions(tgid, &found.interpreted);
+        self.interpreted(tgid, stack, &functions)
     }
 
     /// The user frames of an interned stack.

@@ -9,6 +9,7 @@ mod layout;
 mod lines;
 pub(super) mod memory;
 mod merge;
+pub(super) mod outside;
 
 use std::collections::HashMap;
 
@@ -42,7 +43,7 @@ pub struct RawFrame {
     pub kind: u8,
 }
 
-/// Where the interpreter of a process is, for the probes.
+/// Where the interpreter of a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Address of the pointer to its first interpreter state.
@@ -139,13 +140,21 @@ impl Interpreters {
                 (Process::Unknown, None)
             }
             Found::Python(runtime) => {
-                let interpreters = runtime.at.wrapping_add(runtime.offsets.interpreters.into());
-                let place = Place { interpreters, offsets: runtime.offsets };
+                let place = runtime.place();
                 (Process::Python(runtime), Some(place))
             }
         };
         self.processes.insert(tgid, process);
         place
+    }
+
+    /// Where the interpreter of a process is, for who reads its threads without the probes.
+    pub fn place(&mut self, tgid: u32) -> Option<Place> {
+        self.see(tgid);
+        match self.processes.get(&tgid) {
+            Some(Process::Python(runtime)) => Some(runtime.place()),
+            _ => None,
+        }
     }
 
     /// The functions of a stack, innermost first. Those that are not known yet are read from the process now, for it may end.
