@@ -127,7 +127,8 @@ pub fn figures(value: f64) -> String {
         return format!("{sign}{}", count(magnitude.round() as u64));
     }
     if (value - value.round()).abs() < 0.005 {
-        return format!("{}", value.round());
+        // The sum of no numbers is -0.
+        return format!("{}", value.round() + 0.0);
     }
     let decimals = if magnitude >= 9.995 { 1 } else { 2 };
     format!("{value:.decimals$}")

@@ -190,7 +190,12 @@ fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
     }
     if let Some(value) = item.value {
         let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
-        figures.push(format!("{about}{}", quantity(value, item.unit.as_deref().unwrap_or(""))));
+        let unit = item.unit.as_deref().unwrap_or("");
+        let figure = quantity(value, unit);
+        // `7.44 | requests outstanding`: not `7.44 requests | requests outstanding`.
+        let repeated = item.what.strip_prefix(unit).is_some_and(|rest| !unit.is_empty() && rest.starts_with(' '));
+        let short = figure.strip_suffix(unit).filter(|_| repeated).map_or(figure.as_str(), str::trim_end);
+        figures.push(format!("{about}{short}"));
     }
     figures.extend(item.p50_ms.map(|ms| format!("p50 {}", time_ms(ms))));
     figures.extend(item.p99_ms.map(|ms| format!("p99 {}", time_ms(ms))));

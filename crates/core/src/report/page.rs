@@ -23,7 +23,13 @@ impl Title {
     /// `Ruled out` for `RULED OUT`, where headings are told by their size.
     pub fn in_sentence_case(self) -> String {
         let mut chars = self.0.chars();
-        chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase())
+        let text = chars.next().map_or_else(String::new, |first| first.to_string() + &chars.as_str().to_lowercase());
+        text.replace("Cpus", "CPUs").replace("Io_uring", "io_uring")
+    }
+
+    /// `ruled-out` for `RULED OUT`.
+    pub fn as_id(self) -> String {
+        self.0.to_lowercase().replace(' ', "-")
     }
 }
 

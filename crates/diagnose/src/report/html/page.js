@@ -49,6 +49,16 @@ function element(tag, name, text) {
   return made;
 }
 
+/** A table of which a narrow screen shows a part. @param {HTMLTableElement} table */
+function scrolled(table) {
+  const holder = element("div", "wide");
+  holder.tabIndex = 0;
+  holder.setAttribute("role", "region");
+  holder.setAttribute("aria-label", table.caption?.textContent || "");
+  holder.append(table);
+  return holder;
+}
+
 /** @returns {Promise<Data>} */
 async function unpack() {
   const packed = atob((byId("data").textContent || "").trim());
@@ -251,7 +261,8 @@ class Timeline {
     this.lanes.forEach((lane, at) => {
       if (this.marked && !this.marked.spans.has(at)) return;
       if (!fits(lane)) return;
-      const head = `${KINDS[lane.kind]} · ${lane.group}`;
+      const kind = KINDS[lane.kind], rest = lane.group.toLowerCase().startsWith(kind.toLowerCase()) ? lane.group.slice(kind.length) : ` · ${lane.group}`;
+      const head = kind + rest;
       if (head !== before) {
         this.tops.push({ lane: -1, top, head });
         top += HEAD;
@@ -281,11 +292,21 @@ class Timeline {
     return Math.round(Math.max(90, Math.min(Math.ceil(this.widest) + 22, width * (width < 560 ? 0.38 : 0.3))));
   }
 
-  /** A name without its middle where it is too long: its end tells connections and threads apart. @param {CanvasRenderingContext2D} pen @param {string} name @param {number} most */
+  /**
+   * A name without its middle where it is too long: its end tells threads apart. Of a connection both ends have their port.
+   * @param {CanvasRenderingContext2D} pen @param {string} name @param {number} most
+   */
   shortened(pen, name, most) {
     const wide = pen.measureText(name).width;
     if (wide <= most) return name;
-    const kept = Math.max(2, Math.floor((name.length * most) / wide) - 2), tail = Math.ceil(kept * 0.6);
+    const ends = name.split(" → "), letters = Math.floor((name.length * most) / wide);
+    if (ends.length === 2) {
+      const kept = (/** @type {number} */ each) => ends.map((end) => (end.length <= each + 1 ? end : `…${end.slice(-each)}`)).join(" → ");
+      let each = Math.floor((letters - 4) / 2);
+      while (each > 2 && pen.measureText(kept(each)).width > most) each--;
+      return kept(each);
+    }
+    const kept = Math.max(2, letters - 2), tail = Math.ceil(kept * 0.6);
     return `${name.slice(0, kept - tail)}…${name.slice(-tail)}`;
   }
 
@@ -338,6 +359,7 @@ class Timeline {
     this.paintArrow(pen);
     pen.restore();
     this.paintAxis(pen, width, height);
+    this.paintScroll(pen, width, height);
     this.rangeText.textContent = `${time(this.shown.to - this.shown.from, this.data)} from ${time(this.shown.from, this.data)}`;
   }
 
@@ -401,7 +423,7 @@ class Timeline {
       const tone = this.tone(lane, i), y = top + row * ROW;
       pen.fillStyle = this.fills[tone];
       pen.fillRect(a, y + 1, b - a, tone === "quiet" ? ROW - 6 : ROW - 3);
-      if (b - a > 60 && tone !== "quiet") this.paintLabel(pen, lane, i, a, b, y);
+      if (b - a > 45 && tone !== "quiet") this.paintLabel(pen, lane, i, a, b, y);
       if (this.selected && this.selected.lane === number && this.selected.span === i) {
         pen.strokeStyle = this.colours.text;
         pen.lineWidth = 2;
@@ -431,22 +453,18 @@ class Timeline {
 
   /** @param {CanvasRenderingContext2D} pen @param {Lane} lane @param {number} span @param {number} a @param {number} b @param {number} y */
   paintLabel(pen, lane, span, a, b, y) {
-    const from = Math.max(a, this.labelWidth());
-    const text = `${this.data.states[lane.states[span]][1]} ${time(lane.ends[span] - lane.begins[span], this.data)}`;
-    const room = b - from - 6;
-    if (room < 40) return;
-    pen.save();
-    pen.beginPath();
-    pen.rect(from, y, b - from - 3, ROW);
-    pen.clip();
-    const wide = Math.min(pen.measureText(text).width + 6, b - from - 2);
+    const from = Math.max(a, this.labelWidth()), to = Math.min(b, this.view.clientWidth);
+    const length = time(lane.ends[span] - lane.begins[span], this.data);
+    // A figure of which a part is missing would be another figure.
+    const texts = [`${this.data.states[lane.states[span]][1]} ${length}`, length].map((text) => ({ text, wide: pen.measureText(text).width }));
+    const label = texts.find(({ wide }) => wide <= to - from - 8);
+    if (!label) return;
     pen.fillStyle = this.colours.back;
     pen.globalAlpha = 0.85;
-    pen.fillRect(from + 2, y + 2, wide, ROW - 5);
+    pen.fillRect(from + 2, y + 2, label.wide + 4, ROW - 5);
     pen.globalAlpha = 1;
     pen.fillStyle = this.colours.text;
-    pen.fillText(text, from + 4, y + ROW / 2);
-    pen.restore();
+    pen.fillText(label.text, from + 4, y + ROW / 2);
   }
 
   /** From the selected wait to whoever ended it. @param {CanvasRenderingContext2D} pen */
@@ -502,8 +520,20 @@ class Timeline {
       pen.globalAlpha = 0.6;
       pen.stroke();
       pen.globalAlpha = 1;
-      pen.fillText(this.mark(at, step), x + 3, AXIS / 2);
+      const mark = this.mark(at, step);
+      if (x + 3 + pen.measureText(mark).width <= width) pen.fillText(mark, x + 3, AXIS / 2);
     }
+  }
+
+  /** Shows that there are more lanes, and where. @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height */
+  paintScroll(pen, width, height) {
+    const seen = height - AXIS, all = this.height + 10;
+    if (all <= seen) return;
+    pen.fillStyle = this.colours.line;
+    pen.fillRect(width - 5, AXIS, 5, seen);
+    pen.fillStyle = this.colours.dim;
+    const tall = Math.max(16, (seen / all) * seen);
+    pen.fillRect(width - 5, AXIS + (this.scroll / (all - seen)) * (seen - tall), 5, tall);
   }
 
   /** The label of a mark on the axis, precise enough to tell it from its neighbours. @param {number} at @param {number} step */
@@ -649,7 +679,7 @@ class Timeline {
     table2.href = `#${marked.id}`;
     table2.dataset.table = "";
     links.append(rule, " · ", table2, " · ", button);
-    return [element("h3", "", marked.title), table, links];
+    return [element("h3", "", marked.title), scrolled(table), links];
   }
 
   /** The next or previous wait in the lane that is selected, or else the longest in view. @param {number} direction */
@@ -783,7 +813,7 @@ class Timeline {
       if (second) cells.push(time(other?.sum || 0, this.data), otherMean.toFixed(2), (mean - otherMean).toFixed(2));
       for (const text of cells) row.append(element("td", "figure", text));
     }
-    return table;
+    return scrolled(table);
   }
 
   /** Where threads slept within a range, by stack: outermost callers at the bottom. @param {HTMLElement} panel @param {Interval} range */
@@ -1003,7 +1033,8 @@ function grow(root, stack, value) {
  */
 function flameSvg(timeline, top, root, words, draw, note) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const width = 1000, tall = 17;
+  // As wide as it is shown, so that its text is as large as it says.
+  const width = Math.max(280, timeline.root.clientWidth - 20), tall = 17;
   /** @type {{frame: Frame, depth: number, x: number, w: number}[]} */
   const boxes = [];
   const place = (/** @type {Frame} */ frame, /** @type {number} */ depth, /** @type {number} */ x) => {

@@ -174,7 +174,7 @@ pub fn evidence(title: Title, rows: &[EvidenceRow], basis: &Basis, figures: &Fig
 }
 
 pub fn table(table: &Table) -> Markup {
-    let name = table.title.0.to_lowercase();
+    let name = table.title.as_id();
     if table.rows.is_empty() {
         return section(&name, table.title, &html! { p { (clean(&table.of)) } });
     }
@@ -230,7 +230,7 @@ pub fn listed(listed: &Listed, figures: &Figures<'_>) -> Markup {
             } }
         @if let Some(summary) = &listed.summary { p { (clean(summary)) } }
     };
-    section(&listed.title.0.to_lowercase().replace(' ', "-"), listed.title, &body)
+    section(&listed.title.as_id(), listed.title, &body)
 }
 
 /// The names of the causes lead to their rules.
