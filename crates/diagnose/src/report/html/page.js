@@ -360,7 +360,7 @@ class Timeline {
     pen.restore();
     this.paintAxis(pen, width, height);
     this.paintScroll(pen, width, height);
-    this.rangeText.textContent = `${time(this.shown.to - this.shown.from, this.data)} from ${time(this.shown.from, this.data)}`;
+    this.rangeText.textContent = `${time(this.shown.to - this.shown.from, this.data)} from ${time(Math.max(0, this.shown.from), this.data)}`;
   }
 
   /** Stripes where single events were seen. @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height */
