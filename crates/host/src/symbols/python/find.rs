@@ -3,7 +3,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Place;
 use super::layout::{self, Offsets};
 use super::memory::{Memory, ProcessMemory};
 use crate::symbols::dynamic_symbols;
@@ -26,14 +25,6 @@ pub struct Runtime {
     pub offsets: Offsets,
     /// The name of the file that it is in: the program's, or that of libpython.
     pub module: String,
-}
-
-impl Runtime {
-    /// Where its interpreters begin.
-    pub const fn place(&self) -> Place {
-        let interpreters = self.at.wrapping_add(self.offsets.interpreters as u64);
-        Place { interpreters, offsets: self.offsets }
-    }
 }
 
 /// The interpreter of a process.

@@ -140,7 +140,7 @@ impl Interpreters {
                 (Process::Unknown, None)
             }
             Found::Python(runtime) => {
-                let place = runtime.place();
+                let place = place_of(&runtime);
                 (Process::Python(runtime), Some(place))
             }
         };
@@ -152,7 +152,7 @@ impl Interpreters {
     pub fn place(&mut self, tgid: u32) -> Option<Place> {
         self.see(tgid);
         match self.processes.get(&tgid) {
-            Some(Process::Python(runtime)) => Some(runtime.place()),
+            Some(Process::Python(runtime)) => Some(place_of(runtime)),
             _ => None,
         }
     }
@@ -208,6 +208,12 @@ impl Interpreters {
         };
         merge(native, &interpreted, |frame| frame.module == own || is_python(&frame.module))
     }
+}
+
+/// Where the interpreters of a runtime begin.
+fn place_of(runtime: &Runtime) -> Place {
+    let interpreters = runtime.at.wrapping_add(runtime.offsets.interpreters.into());
+    Place { interpreters, offsets: runtime.offsets }
 }
 
 /// Stands for what has no name.
