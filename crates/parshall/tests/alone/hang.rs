@@ -193,7 +193,7 @@ fn the_thread_that_holds_all_up_has_the_functions_in_which_it_sleeps() {
     let hang = Hang::start("mutex", 2, b"hh");
     for rung in Hang::rungs() {
         for (option, functions) in [(&[][..], false), (&["--interpreters".to_owned()][..], true)] {
-            let report = hang.observe(rung, &[&hang.subjects()[0], option].concat());
+            let report = hang.observe(rung, &[&hang.subjects()[0][..], option].concat());
             let leaf = report.chain.as_ref().and_then(|chain| chain.hops.last());
             let stack = leaf.map(|hop| hop.stack.as_slice()).unwrap_or_default();
             assert!(stack.len() > 1 && stack[0].contains("sleep"), "{}: {stack:?} {report:#?}", rung.as_str());
