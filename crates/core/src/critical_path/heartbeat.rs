@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, SocketCall, Timeline};
+use parshall_evidence::timeline::{Op, Protocol, SocketCall, Timeline};
 
 use super::connection::Request;
 use super::messages::{Messages, Part};
@@ -21,6 +21,9 @@ const APART_NS: u64 = 100_000_000;
 /// Marks the signs of life among the calls of a connection as no part of requests, where nothing else tells its messages. `asks` moves
 /// requests.
 pub fn mark(calls: &[SocketCall], asks: Op, messages: &mut Messages) {
+    if messages.protocol == Some(Protocol::WebSocket) {
+        return mark_answered(calls, asks, messages);
+    }
     if messages.protocol.is_some() {
         return;
     }
@@ -45,6 +48,45 @@ pub fn mark(calls: &[SocketCall], asks: Op, messages: &mut Messages) {
             *part = Part::Control;
         }
     }
+}
+
+/// A sign of life is answered at once: the time to the next one divided by this.
+const AT_ONCE: u64 = 4;
+
+/// Marks the signs of life of a protocol in which either end may begin. Who serves sends one after a time, and the other end answers at
+/// once. A request of a client comes when the client likes, and is what the service answers.
+fn mark_answered(calls: &[SocketCall], asks: Op, messages: &mut Messages) {
+    let is_sign = |call: &SocketCall| content(call).is_some_and(|bytes| (1..=BYTES_MAX).contains(&bytes));
+    let (mut answered, mut begun): (usize, Option<&SocketCall>) = (0, None);
+    for (n, call) in calls.iter().enumerate().filter(|(_, call)| call.op != Op::Accept) {
+        if call.op != asks {
+            begun = Some(call).filter(|call| is_sign(call));
+            continue;
+        }
+        // The first one seen may answer what was sent before anything was seen.
+        let is_first = answered == 0 && begun.is_none() && !calls[..n].iter().any(|call| call.op != Op::Accept);
+        if !is_sign(call) || is_first {
+            continue;
+        }
+        let Some(begun) = begun.take() else { return };
+        let took = call.since_ns.saturating_sub(begun.at_ns);
+        let next = calls[n..].iter().find(|next| next.op != asks).map(|next| next.since_ns.saturating_sub(call.at_ns));
+        // Where nothing more was seen, it was answered faster than such signs follow each other.
+        let waits = next.unwrap_or(APART_NS);
+        if waits < APART_NS || took.saturating_mul(AT_ONCE) > waits {
+            return;
+        }
+        answered += 1;
+    }
+    for (part, _) in messages.parts.iter_mut().zip(calls).filter(|(_, call)| answered > 0 && is_sign(call)) {
+        *part = Part::Control;
+    }
+}
+
+/// The bytes of a message of WebSocket without its header, if a call moved it whole: two bytes, and four that a client's is masked with.
+fn content(call: &SocketCall) -> Option<u32> {
+    let frame = call.frame.filter(|frame| frame.protocol == Protocol::WebSocket && frame.length == call.bytes)?;
+    frame.length.checked_sub(if frame.flags == 1 { 6 } else { 2 })
 }
 
 /// Signs of life that are told by their times alone are no longer.
@@ -88,7 +130,7 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let of = |op: Op| calls.iter().filter(move |call| call.op == op);
     let one_length = |op: Op| {
         let bytes = of(op).next()?.bytes;
-        of(op).all(|call| call.bytes == bytes && call.frame.is_none()).then_some(bytes)
+        of(op).all(|call| call.bytes == bytes && is_free(call)).then_some(bytes)
     };
     let bytes = (one_length(Op::Receive)?, one_length(Op::Send)?);
     if bytes.0.max(bytes.1) > SHORT_BYTES {
@@ -102,6 +144,11 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let after: Vec<u64> = received.iter().filter_map(next).collect();
     let after_ns = (*after.iter().min()?, *after.iter().max()?);
     Some(Beats { id, bytes, interval_ns, after_ns })
+}
+
+/// Nothing says that the message is a request or a reply.
+fn is_free(call: &SocketCall) -> bool {
+    call.frame.is_none_or(|frame| frame.protocol == Protocol::WebSocket)
 }
 
 /// The interval of what happened at these times, if it is regular and long enough.
@@ -130,6 +177,8 @@ impl Beats {
 
 #[cfg(test)]
 mod tests {
+    use parshall_evidence::timeline::Frame;
+
     use super::*;
     use crate::critical_path::services;
     use crate::testkit::timeline::{Script, served_socket};
@@ -199,6 +248,44 @@ mod tests {
         assert!(marked(&beats(7, 8, 3, 1000)).is_empty());
         // A loop that asks again and again.
         assert!(marked(&beats(7, 8, 1, 20)).is_empty());
+    }
+
+    /// Messages of WebSocket: who sends, when, and how many bytes of content.
+    fn marked_messages(of: &[(Op, u64, u32)]) -> Vec<usize> {
+        let one = |&(op, at_ms, content): &(Op, u64, u32)| {
+            let (flags, length) = if op == Op::Receive { (1, content + 6) } else { (0, content + 2) };
+            let frame = Frame { protocol: Protocol::WebSocket, kind: 1, flags, length, stream: 0 };
+            SocketCall { frame: Some(frame), ..call(op, 7, at_ms, length) }
+        };
+        let calls: Vec<SocketCall> = of.iter().map(one).collect();
+        let mut messages = Messages { protocol: Some(Protocol::WebSocket), ..Messages::of_data(calls.len()) };
+        mark(&calls, Op::Receive, &mut messages);
+        messages.parts.iter().enumerate().filter(|(_, part)| **part == Part::Control).map(|(n, _)| n).collect()
+    }
+
+    #[test]
+    fn a_client_that_answers_signs_of_life_asks_for_nothing() {
+        use Op::{Receive, Send};
+        // Each second the service sends one; the last one comes at the end of what was seen.
+        let pings = [(Send, 8, 1), (Receive, 9, 1), (Send, 1_009, 1), (Receive, 1_012, 1), (Send, 2_012, 1)];
+        assert_eq!(marked_messages(&pings), [0, 1, 2, 3, 4]);
+        assert_eq!(marked_messages(&[(Send, 8, 1), (Receive, 9, 1)]), [0, 1]);
+        assert_eq!(marked_messages(&[(Receive, 3, 1), (Send, 1_003, 1), (Receive, 1_004, 1)]), [0, 1, 2]);
+        // Messages with content between them stay.
+        let beside =
+            [(Send, 8, 1), (Receive, 9, 1), (Receive, 300, 40), (Send, 500, 60), (Send, 1_009, 1), (Receive, 1_010, 1)];
+        assert_eq!(marked_messages(&beside), [0, 1, 4, 5]);
+        // What is asked and answered has content.
+        let asked = [(Send, 8, 1), (Receive, 9, 30), (Send, 1_009, 1), (Receive, 1_010, 30), (Send, 2_012, 1)];
+        assert!(marked_messages(&asked).is_empty());
+        let told = [(Send, 8, 30), (Receive, 9, 1), (Send, 1_009, 30), (Receive, 1_010, 1)];
+        assert!(marked_messages(&told).is_empty());
+        // The client asks when it likes, and waits.
+        let asks = [(Receive, 8, 1), (Send, 400, 1), (Receive, 1_300, 1), (Send, 1_700, 1), (Receive, 2_400, 1)];
+        assert!(marked_messages(&asks).is_empty());
+        // It asks again and again, and is answered soon.
+        let often = [(Send, 8, 1), (Receive, 9, 1), (Send, 29, 1), (Receive, 30, 1), (Send, 50, 1)];
+        assert!(marked_messages(&often).is_empty());
     }
 
     #[test]
