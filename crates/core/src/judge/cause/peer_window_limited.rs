@@ -79,7 +79,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FdKind, FlowState, Release, Role};
+    use parshall_evidence::{Capture, FdKind, FlowState, Release, Role};
 
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
@@ -92,6 +92,37 @@ mod tests {
     #[test]
     fn a_remote_reader_shuts_the_window() {
         assert_eq!(verdict_of(&capture(vec![sender()], vec![])), "peer-window-limited");
+    }
+
+    /// Ten transfers on connections of their own, of `life_ms` each: a wait for the peer's window of `waits_ms` at these times of them, and
+    /// a window that is `grows` times as large at the end.
+    fn transfers(life_ms: u64, waits: &[u64], waits_ms: u64, grows: u32) -> Capture {
+        let one = |n: u64| {
+            let begin = 90 * n * MS + 1;
+            let flow = FlowBuilder::new(n + 1, Role::Server).streams(13, 16_384);
+            let wait = |flow: FlowBuilder, at: &u64| {
+                flow.stall(begin + at * MS, waits_ms * MS, FlowState::PeerWindow, Release::RxAck)
+            };
+            let mut flow = waits.iter().fold(flow, wait);
+            flow.stalls.iter_mut().for_each(|stall| stall.snd_wnd = 50_000);
+            (flow.record.begin_ns, flow.record.end_ns) = (begin, begin + life_ms * MS);
+            flow.record.last.snd_wnd = 50_000 * grows;
+            flow
+        };
+        capture((0..10).map(one).collect(), vec![])
+    }
+
+    #[test]
+    fn a_window_that_the_receiver_s_kernel_still_makes_larger() {
+        assert_eq!(verdict_of(&transfers(14, &[4], 4, 4)), "healthy");
+        for (other, why) in [
+            (transfers(14, &[4], 4, 1), "a buffer that does not grow"),
+            (transfers(60, &[4, 20, 36, 50], 4, 4), "a reader that pauses again and again"),
+            (transfers(80, &[4], 36, 4), "a long pause"),
+            (transfers(14, &[2, 9], 4, 4), "most of the transfer's time"),
+        ] {
+            assert_eq!(verdict_of(&other), "peer-window-limited", "{why}");
+        }
     }
 
     #[test]

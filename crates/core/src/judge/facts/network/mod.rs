@@ -24,6 +24,7 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
     let refusals = connect::refusals(facts);
     let black_holes = path::black_holes(facts);
     let windows = window::Windows::of(facts, &parts);
+    parts.retain(|part| !windows.is_growth(part));
     for part in &mut parts {
         part.blame = match part.blame {
             Blame::PeerWindow => windows.of_peer(facts, part),

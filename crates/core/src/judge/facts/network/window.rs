@@ -3,7 +3,7 @@
 //! A protocol above TCP may have a window of its own: a stream of which no more than a certain amount is under way, until a message of the
 //! receiver says that more may come (HTTP/2 has one for each stream, and one for the connection). Its look-alikes: data that comes when it
 //! comes, such as a replication stream; requests of little data, one at a time (`round_trips`).
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::timeline::{Op, SocketCall};
 use parshall_evidence::{FlowRecord, SocketFigures};
@@ -52,10 +52,19 @@ const PROMPTED: f64 = 0.9;
 /// As many sends that began after a receive tell it.
 const TURNS_MIN: usize = 10;
 
+/// A window that is found in as many waits at most is large enough: the kernel doubles it.
+const GROWS_IN_MAX: u64 = 2;
+/// A reader that leaves data for longer does something else than to read.
+const GROWS_NS_MAX: f64 = 10e6;
+/// A transfer that waits for more of its time is held back by its reader.
+const GROWS_SHARE_MAX: f64 = 0.5;
+
 /// The peer's windows of the flows that waited for them.
 pub struct Windows {
     /// Flows that fill a steady window once in each round trip.
     bound: BTreeMap<usize, bool>,
+    /// Flows whose windows were full while the kernel of the peer still found their size.
+    growing: BTreeSet<usize>,
 }
 
 impl Windows {
@@ -66,8 +75,15 @@ impl Windows {
             let windows = seen.entry(part.flow).or_default();
             windows.extend(part.stall.and_then(|i| facts.capture.flow_stalls.get(i)).map(|s| s.snd_wnd));
         }
+        let growing = seen.iter().filter(|(flow, windows)| grows(facts, parts, **flow, windows)).map(|(flow, _)| *flow);
+        let growing = growing.collect();
         let bound = seen.into_iter().map(|(flow, windows)| (flow, is_bound(&facts.flows[flow], &windows)));
-        Self { bound: bound.collect() }
+        Self { bound: bound.collect(), growing }
+    }
+
+    /// Whether this is time that a flow waits at its begin, as in slow start.
+    pub fn is_growth(&self, part: &Part) -> bool {
+        part.blame == Blame::PeerWindow && self.growing.contains(&part.flow)
     }
 
     /// Why the peer's window was full: its buffer is too small for the path, or its application did not read.
@@ -80,6 +96,21 @@ impl Windows {
         let receiver = flow.pair.map(|other| facts.flows[other].rec);
         receiver.and_then(|receiver| receive_limit(facts, receiver)).unwrap_or(Blame::WindowPerRtt)
     }
+}
+
+/// A connection begins with a small window, and the kernel of the receiver makes room as its application reads
+/// (tcp_rcv_space_adjust): a transfer at the begin of its connection fills it once or twice. The window of a reader that does not read, or
+/// whose buffer cannot grow, is not larger afterwards.
+fn grows(facts: &Facts<'_>, parts: &[Part], flow: usize, windows: &[u32]) -> bool {
+    let waits = || parts.iter().filter(|part| part.blame == Blame::PeerWindow && part.flow == flow);
+    let (rec, life_ns) = (facts.flows[flow].rec, facts.flows[flow].ledger.wall_ns);
+    let count = waits().map(|part| part.count).fold(0, u64::saturating_add);
+    rec.begin_ns > 0
+        && count <= GROWS_IN_MAX
+        && windows.len() as u64 == count
+        && windows.iter().all(|&window| window > 0 && window.saturating_mul(2) <= rec.last.snd_wnd)
+        && waits().all(|part| part.each_ns <= GROWS_NS_MAX)
+        && waits().map(|part| part.ns).sum::<f64>() <= GROWS_SHARE_MAX * life_ns
 }
 
 /// A window of much the same size that carries most of itself in each round trip.
