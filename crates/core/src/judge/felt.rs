@@ -4,7 +4,7 @@
 //! This module has the limits. [`crate::judge::facts`] decides which time was lost.
 use crate::judge::cause::RequestLoss;
 use crate::judge::denial::{Denial, amount};
-use crate::judge::facts::Facts;
+use crate::judge::facts::{Facts, Lost};
 use crate::stats::ratio;
 use crate::units;
 
@@ -26,6 +26,25 @@ pub fn share(facts: &Facts<'_>) -> f64 {
 pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
     let rare = loss.time_ns < RARELY * facts.capture.window_ns as f64;
     !loss.waited && loss.each_ns < FELT_NS && rare
+}
+
+/// The share of the time in which flows could have moved data that was lost, where that is long enough to be felt. `lost_ns` is all that
+/// flows lost.
+pub fn flow_share(facts: &Facts<'_>, lost_ns: f64) -> f64 {
+    if is_unfelt_on_flows(facts, &facts.lost(|_| true)) { 0.0 } else { ratio(lost_ns, facts.could_ns()).min(1.0) }
+}
+
+/// Nobody notices what connections lose: little each, and they have data to move only now and then. A connection that is opened for a
+/// request, or for a few, gives its whole loss to them.
+pub fn is_unfelt_on_flows(facts: &Facts<'_>, lost: &Lost) -> bool {
+    let rare = facts.could_ns() < RARELY * facts.capture.window_ns as f64;
+    !lost.by_flow.is_empty() && lost.mean_ms(facts) * 1e6 < FELT_NS && rare
+}
+
+/// The same as [`denial`] of a cause that flows show.
+pub fn denial_on_flows(facts: &Facts<'_>, lost: &Lost) -> Denial {
+    let why = format!("under {}, of connections that have little to move", units::duration(FELT_NS));
+    Denial::of(amount(lost.mean_ms(facts), "ms", "a connection")).seen().because(why)
 }
 
 /// Why a cause that holds is not named: it takes too little of each request.

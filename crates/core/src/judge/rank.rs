@@ -53,7 +53,7 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
         }
     }
     let total = Total::of(facts, &held);
-    let flow_share = ratio(total.flows_ns, facts.could_ns()).min(1.0);
+    let flow_share = felt::flow_share(facts, total.flows_ns);
     let mut named = Vec::new();
     let mut turned_away = false;
     for (cause, candidate) in held {
@@ -194,6 +194,9 @@ impl Total {
         };
         let of_flows = candidate.thread.is_none() && candidate.requests.is_none();
         let few_but_bad = candidate.always_wrong && own_share >= 0.5 && ratio(lost, facts.could_ns()) >= 0.02;
+        if of_flows && felt::is_unfelt_on_flows(facts, &candidate.lost) {
+            return Err(Box::new(felt::denial_on_flows(facts, &candidate.lost)));
+        }
         if of_flows && flow_share < MIN_SHARE && !few_but_bad {
             let little = share(own_share.min(flow_share), "of the time in which flows could have moved data");
             return Err(too_small(Figure { limit: Some(MIN_SHARE), ..little }));

@@ -110,6 +110,7 @@ fn of_flows(facts: &Facts<'_>) -> Outcome {
 mod tests {
     use parshall_evidence::{Capture, FlowState, HopKind, Release, Role};
 
+    use super::CAUSE;
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{FlowBuilder, MS, capture, verdict_of};
@@ -138,6 +139,31 @@ mod tests {
         assert_eq!(verdict_of(&short(10, 0)), "connection-per-request");
         assert_ne!(verdict_of(&short(10, 90)), "connection-per-request");
         assert_eq!(verdict_of(&short(0, 0)), "healthy");
+    }
+
+    /// Connections of a fraction of a millisecond, of which a third is their opening: as many a second.
+    fn brief(rate: u64) -> Capture {
+        let gap_ns = 1_000_000_000 / rate;
+        let flows = (0..rate).map(|i| {
+            let mut flow = FlowBuilder::new(2 * i, Role::Client)
+                .cell(FlowState::InFlight, Release::RxData, 900_000, 2)
+                .talks(2, 64);
+            (flow.record.begin_ns, flow.record.end_ns) = (i * gap_ns + 1, i * gap_ns + 900_001);
+            (flow.record.last.min_rtt_us, flow.record.last.state) = (30, 7);
+            flow.record.calls.exchanges = 1;
+            flow
+        });
+        capture(flows.collect(), vec![])
+    }
+
+    #[test]
+    fn a_few_short_connections_to_a_service_without_work_are_no_fault() {
+        let idle = judge(&brief(20));
+        assert_eq!(idle.verdict.status, parshall_evidence::Status::Healthy, "{idle:#?}");
+        let entry = idle.ruled_out.iter().find(|entry| entry.cause == CAUSE.id).expect("an entry");
+        assert!(entry.seen && entry.why.contains("a connection"), "{}", entry.why);
+        // A client that opens the next one as soon as it is answered could ask twice as often.
+        assert_eq!(verdict_of(&brief(800)), CAUSE.id);
     }
 
     #[test]
