@@ -132,9 +132,15 @@ fn who(hop: &ChainHop) -> String {
 pub(super) fn fix(finding: &Finding) -> Option<Fix> {
     (!finding.fix.text.is_empty()).then(|| Fix {
         title: Title("FIX"),
-        text: [Some(finding.fix.text.clone()), gain(finding)].into_iter().flatten().collect::<Vec<_>>().join(" "),
+        text: gain(finding).map_or_else(|| finding.fix.text.clone(), |gain| after(&finding.fix.text, &gain)),
         commands: commands(finding),
     })
+}
+
+/// A sentence behind a text, which may end with a command that has no full stop.
+fn after(text: &str, sentence: &str) -> String {
+    let stop = if text.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{text}{stop} {sentence}")
 }
 
 /// `Without it, a request would take ≈3.2 ms instead of 16 ms.` What gives next to nothing is not worth a sentence.
@@ -238,4 +244,18 @@ pub(super) fn others(report: &Report, detail: Detail) -> Option<Others> {
         rows: shown.into_iter().map(row).collect(),
         more: more(left),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_begins_behind_a_full_stop() {
+        assert_eq!(after("Use a faster disk.", "Without it, less."), "Use a faster disk. Without it, less.");
+        assert_eq!(
+            after("How busy it is: iostat -x 1", "Without it, less."),
+            "How busy it is: iostat -x 1. Without it, less."
+        );
+    }
 }
