@@ -33,8 +33,8 @@ pub fn read(
     let place = place(tgid, tid).filter(|place| place.syscall == syscall)?;
     let mut process = ProcessMemory::open(tgid)?;
     let memory = top_of_stack(&mut process, place.sp);
-    // Which state of the interpreter is this thread's is told by the address of the structure that libc has of it, inside of which
-    // glibc keeps this list.
+    // The interpreter keeps the address of libc's structure with each thread's state. glibc has this list within that structure, so that
+    // its address tells which state is this thread's.
     let asked = interpreter.and_then(|interpreter| Some((interpreter, robust_list::head(tid)?)));
     let interpreted = asked.map_or_else(Vec::new, |(at, inside)| outside::frames(&mut process, at, inside));
     let still_there = self::place(tgid, tid) == Some(place);
