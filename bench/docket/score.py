@@ -29,6 +29,25 @@ def is_right(case, run, depth=1):
     return bool(set(causes(run)[:depth]) & set(expect["causes"]))
 
 
+def still_named(case, run):
+    """Whether the first finding about a case whose cause was removed is still that cause."""
+    return bool(set(causes(run)[:1]) & set(case.expect["causes"]))
+
+
+def mended(cases, runs):
+    """The rows of what was said about cases whose cause was removed: [verdict, runs, share]. Another cause need not be false: the load of
+    most cases asks as fast as it is answered, so that something else limits them then."""
+    def kind(run):
+        if still_named(cases[run["case"]], run):
+            return "the cause that was removed"
+        status = run["verdict"]["verdict"]["status"]
+        confidence = run["verdict"]["verdict"].get("confidence")
+        return f"another cause, {confidence} confidence" if status == "cause" else status
+
+    count = Counter(map(kind, runs))
+    return [[name, f"{n} of {len(runs)}", f"{n / len(runs):.0%}"] for name, n in count.most_common()]
+
+
 def is_accused(case, run):
     return case.is_healthy and run["verdict"]["verdict"]["status"] == "cause"
 
