@@ -35,10 +35,13 @@ impl Chain {
         Self { _first: first, port, pids: of("hop ").collect() }
     }
 
-    /// Asks it until the chain ends; from this very process, which is so a client of it.
+    /// Asks it until the chain ends; from this very process, which is so a client of it. When it returns, each process of the chain has
+    /// answered once, and so accepted its connection: one that nobody has accepted yet leads to no process.
     pub fn load(&self) {
         let mut client = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        thread::spawn(move || while client.write_all(&[1; 16]).is_ok() && client.read_exact(&mut [0; 16]).is_ok() {});
+        let mut ask = move || client.write_all(&[1; 16]).and_then(|()| client.read_exact(&mut [0; 16]));
+        ask().unwrap();
+        thread::spawn(move || while ask().is_ok() {});
     }
 }
 
