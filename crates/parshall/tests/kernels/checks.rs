@@ -105,6 +105,33 @@ pub fn verdicts(reports: &Reports, with_confidence: bool, values: &mut Values) {
     values.insert(format!("{what}observation: rung"), of_runs(rungs.join(", ")));
 }
 
+/// What is said of a service that uses io_uring, of what `common/uring.c` does: opcodes with the time of a request, what a wait was for, and
+/// errors.
+pub fn uring(reports: &Reports, values: &mut Values) {
+    let reported = &reports["uring"];
+    let Ok(report) = serde_json::from_str::<Value>(&reported.stdout) else {
+        values.insert("io_uring: requests with their times".to_owned(), error(reported));
+        return;
+    };
+    let uring = &report["uring"];
+    let rows = |of: &str| uring[of].as_array().cloned().unwrap_or_default();
+    let listed = |mut found: Vec<String>| {
+        found.sort();
+        found.dedup();
+        if found.is_empty() { "none".to_owned() } else { found.join(", ") }
+    };
+    let wanted = ["nop", "recv", "send"];
+    let timed = rows("requests").into_iter().filter(|row| row["mean_us"].is_number()).map(|row| text(&row["opcode"]));
+    let timed = listed(timed.filter(|opcode| wanted.contains(&opcode.as_str())).collect());
+    let waits = rows("waits").into_iter().filter(|row| row["share"].as_f64() > Some(0.5));
+    let waits = listed(waits.map(|row| row["outstanding"].as_array().unwrap().iter().map(text).collect()).collect());
+    let errors = rows("requests").into_iter().flat_map(|row| row["errors"].as_array().cloned().unwrap_or_default());
+    let errors = listed(errors.map(|of| text(&of["error"])).collect());
+    values.insert("io_uring: requests with their times".to_owned(), timed);
+    values.insert("io_uring: most waits are for".to_owned(), waits);
+    values.insert("io_uring: errors".to_owned(), errors);
+}
+
 /// The counts of `ping`: packets sent and received, and the shortest round trip in ms.
 fn pings(reported: &Reported) -> Option<(u32, u32, f64)> {
     // `400 packets transmitted, 361 packets received, 9% packet loss` and `round-trip min/avg/max = 40.1/41.0/55.2 ms`

@@ -21,6 +21,8 @@ mod page;
 mod programs;
 mod sockets;
 
+use std::process::Command;
+
 use checks::Values;
 use common::Scratch;
 
@@ -110,6 +112,25 @@ fn testbeds(machine: &str) {
     expected::compare(&machine, &values);
 }
 
+/// A service that uses io_uring.
+fn uring(machine: &str) {
+    let machine = expected::machine(machine);
+    let what = format!("io_uring on the kernel {}", machine.kernel);
+    if !common::has(&["gcc"], &what) {
+        return;
+    }
+    let built = Scratch::new();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/uring.c");
+    let compiled =
+        common::finish(Command::new("gcc").args(["-O1", "-static", "-o"]).arg(built.file("uring")).arg(source));
+    assert_eq!(compiled.code, Some(0), "{compiled:?}");
+    let with = [(built.file("uring"), "/usr/bin/uring".to_owned())];
+    let Some(reports) = guest::run(&machine, "uring", include_str!("guest/uring.sh"), &with, LIMIT_S) else { return };
+    let mut values = Values::new();
+    checks::uring(&reports, &mut values);
+    expected::compare(&machine, &values);
+}
+
 /// The relay, the tunnel and the sockets by their own suites.
 fn suites(machine: &str) {
     let machine = expected::machine(machine);
@@ -153,10 +174,10 @@ macro_rules! long {
 }
 
 long! {
-    on_5_10 = "5.10": verdicts testbeds suites;
-    on_6_1 = "6.1": verdicts testbeds suites;
-    on_6_12 = "6.12": verdicts testbeds suites;
-    on_newest = "newest": verdicts testbeds suites;
+    on_5_10 = "5.10": verdicts testbeds suites uring;
+    on_6_1 = "6.1": verdicts testbeds suites uring;
+    on_6_12 = "6.12": verdicts testbeds suites uring;
+    on_newest = "newest": verdicts testbeds suites uring;
     on_arm64_6_1 = "6.1 arm64": arm64;
     on_arm64_6_12 = "6.12 arm64": arm64;
     on_arm64_6_12_16k = "6.12 arm64 16k": arm64;
