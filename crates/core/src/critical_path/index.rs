@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use parshall_evidence::{FlowId, HopKind, Limit};
 
 use super::attempts::{self, Attempt};
+use super::places::{self, Places};
 use super::requests::{self, Request};
 use super::{heartbeat, limit, one_way, parts, polls};
 use crate::wait::Wait;
@@ -127,6 +128,8 @@ pub struct Index<'a> {
     limits: HashMap<(bool, u16), Vec<Limit>>,
     /// How many requests at a time a process with a limit passes on to a server, by process and address of the server.
     pub(super) limited: HashMap<(u32, SocketAddr), u32>,
+    /// See [`places::places`].
+    pub(super) places: HashMap<u16, Places>,
     /// Processes that were out of quota at times.
     throttled: HashSet<u32>,
     /// Times off the CPU that something was concluded from, by thread and begin; None where nobody asks for them.
@@ -188,6 +191,7 @@ impl<'a> Index<'a> {
             answers: HashMap::new(),
             limits: HashMap::new(),
             limited: HashMap::new(),
+            places: places::places(timeline),
             throttled: throttled(timeline),
             used: None,
         };

@@ -163,7 +163,8 @@ fn rarely_exceeded(counts: &[(u64, i64, i64)], rarely_ns: f64) -> Option<i64> {
     (highest >= 1).then_some(most)
 }
 
-fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> Option<Limit> {
+/// The limit that the numbers of outstanding ones and of those under way show, if they show one.
+pub fn found(outstanding: &[Span], under_way: &[Span], next: Option<SocketAddr>) -> Option<Limit> {
     if under_way.len() < PASSED_MIN {
         return None;
     }

@@ -15,6 +15,7 @@ mod heartbeat;
 mod index;
 #[cfg(test)]
 mod jobs;
+mod kept;
 mod latency;
 mod limit;
 mod messages;
@@ -23,6 +24,7 @@ mod overlap;
 mod pairing;
 mod parts;
 mod path;
+mod places;
 mod polls;
 mod reduce;
 mod requests;

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use parshall_evidence::{FlowId, PathPart, Service, Transport};
+use parshall_evidence::{FlowId, Hop, HopKind, Limit, PathPart, Service, Transport};
 
 use super::connection::CUT_WITHIN;
 use super::index::{Client, Index};
@@ -177,12 +177,23 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         reply_gap_p50_ns: rank(&gaps, 0.5),
         reply_gap_p90_ns: rank(&gaps, 0.9),
         workers: workers.len() as u32,
-        limits: if group.outbound { Vec::new() } else { index.limits(group.udp, group.port).to_vec() },
+        limits: limits(index, group, &path),
         followed_requests,
         followed_ns,
         path,
         tail,
     })
+}
+
+/// The limits of a service. That on the connections that it serves at a time comes first, where requests were seen to wait for it.
+fn limits(index: &Index<'_>, group: Group, path: &[PathPart]) -> Vec<Limit> {
+    if group.outbound {
+        return Vec::new();
+    }
+    let kept_out = |pair: &[Hop]| pair[0].kind == HopKind::Unread && pair[1].kind == HopKind::Worker;
+    let waits = path.iter().any(|part| part.hops.windows(2).any(kept_out));
+    let connections = index.limit_of_connections(group.port).filter(|_| waits && !group.udp);
+    connections.into_iter().chain(index.limits(group.udp, group.port)).cloned().collect()
 }
 
 /// Whether a request that comes first on its connection in a slice may be the rest of one. Where requests take longer than a third of the

@@ -39,6 +39,27 @@ pub struct Piece {
     pub ns: u64,
 }
 
+/// The work of a thread that is walked.
+#[derive(Debug, Clone, Copy)]
+pub enum Task {
+    /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`, and was answered at `end_ns`.
+    Request { socket: FlowId, reader: u32, turn_end: u64, end_ns: u64 },
+    /// The thread is to read this request.
+    Unread { socket: FlowId },
+    /// Something that another thread waits for.
+    Other,
+}
+
+/// The place where the walk of a thread goes on.
+pub enum Next {
+    /// On the same thread, backwards from here; the thread did something for the request there.
+    Turn(u64),
+    /// On the same thread, backwards from here, within the same turn.
+    Before(u64),
+    /// Nowhere: the rest was walked elsewhere.
+    Done,
+}
+
 impl Piece {
     /// It ends in a wait for work.
     pub fn is_idle(&self) -> bool {

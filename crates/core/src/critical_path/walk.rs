@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind};
 
 use super::index::{Answer, Client, Index, NAMES_PORT, Rest};
 use super::requests::Request;
-use super::step::{Piece, Step, Target};
+use super::step::{Next, Piece, Step, Target, Task};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
 
@@ -21,30 +21,9 @@ const NOTICED_NS: u64 = 1_000_000;
 /// How often one request is handed over at most.
 const NESTED_MAX: u32 = 48;
 
-/// The work of a thread that is walked.
-#[derive(Debug, Clone, Copy)]
-enum Task {
-    /// This request was read by `reader`, whose turn in which it read it ended at `turn_end`, and was answered at `end_ns`.
-    Request { socket: FlowId, reader: u32, turn_end: u64, end_ns: u64 },
-    /// The thread is to read this request.
-    Unread { socket: FlowId },
-    /// Something that another thread waits for.
-    Other,
-}
-
-/// The place where the walk of a thread goes on.
-enum Next {
-    /// On the same thread, backwards from here; the thread did something for the request there.
-    Turn(u64),
-    /// On the same thread, backwards from here, within the same turn.
-    Before(u64),
-    /// Nowhere: the rest was walked elsewhere.
-    Done,
-}
-
 /// A walk in progress.
 pub struct Walk<'a> {
-    index: &'a Index<'a>,
+    pub(super) index: &'a Index<'a>,
     steps: Vec<Step>,
     pieces: Vec<Piece>,
     visits: u32,
@@ -96,7 +75,7 @@ impl<'a> Walk<'a> {
         Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0, asleep: Vec::new(), job: false }
     }
 
-    fn emit(&mut self, step: Step, ns: u64) {
+    pub(super) fn emit(&mut self, step: Step, ns: u64) {
         if ns > 0 {
             let mut steps = self.steps.clone();
             steps.push(step);
@@ -105,13 +84,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Time of the step that was entered last.
-    fn emit_here(&mut self, ns: u64) {
+    pub(super) fn emit_here(&mut self, ns: u64) {
         if ns > 0 {
             self.pieces.push(Piece { steps: self.steps.clone(), ns });
         }
     }
 
-    fn within(&mut self, step: Step, inner: impl FnOnce(&mut Self)) {
+    pub(super) fn within(&mut self, step: Step, inner: impl FnOnce(&mut Self)) {
         self.steps.push(step);
         inner(self);
         self.steps.pop();
@@ -220,13 +199,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks the activity of a thread between `lo` and `hi`, as far as it served `task`.
-    fn thread(&mut self, tid: u32, lo: u64, hi: u64, task: Task) {
+    pub(super) fn thread(&mut self, tid: u32, lo: u64, hi: u64, task: Task) {
         if hi <= lo {
             return;
         }
         self.visits += 1;
-        let spent = self.steps.len() >= DEPTH_MAX || self.visits >= VISITS_MAX || self.nested >= NESTED_MAX;
-        let offs = if spent { None } else { self.index.off_cpu(tid, lo) };
+        let offs = if self.is_spent() { None } else { self.index.off_cpu(tid, lo) };
         match offs {
             Some(offs) => {
                 self.nested += 1;
@@ -235,6 +213,10 @@ impl<'a> Walk<'a> {
             }
             None => self.emit(Step::new(tid, HopKind::Unseen).to(Target::Thread(tid)), hi - lo),
         }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.steps.len() >= DEPTH_MAX || self.visits >= VISITS_MAX || self.nested >= NESTED_MAX
     }
 
     fn observed_thread(&mut self, tid: u32, offs: &[OffCpu], (lo, hi): (u64, u64), task: Task) {
@@ -444,6 +426,10 @@ impl<'a> Walk<'a> {
             self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
             return Next::Before(begin);
         }
+        if let Some(socket) = self.index.closes_after(off, task) {
+            self.emit(Step::of(off, HopKind::Client).to(Target::Remote(socket)), wake - begin);
+            return Next::Before(begin);
+        }
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
             (Waker::SoftIrq | Waker::HardIrq, _) if alone => {
@@ -625,6 +611,10 @@ impl<'a> Walk<'a> {
                 None => return self.timed(off, span, lo, task),
             },
         };
+        if let Some(kept) = self.index.place_given(off, by, task) {
+            self.kept_out(off, kept, span);
+            return Next::Before(begin);
+        }
         // A thread that this very thread had woken before worked for it, and so does one that never serves a request of its own.
         let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
         let is_runtime = given.is_none() && self.is_parked(off, task);

@@ -313,6 +313,13 @@ pub fn beyond(server: &str, most: u32) -> String {
 
 /// A limit as evidence: what it is, how many wait, and what one more would give.
 pub fn limited(limit: &Limit) -> Vec<Evidence> {
+    if limit.next.is_none() && limit.by_connections {
+        return vec![
+            words::valued("connections served at a time, at most", f64::from(limit.most), "connections"),
+            words::valued("connections that wait beside them, mean", limit.waiting, "connections"),
+            words::valued("one is served for, mean", limit.each_ns as f64 / 1e6, "ms"),
+        ];
+    }
     vec![
         words::valued("requests under way at a time, at most", f64::from(limit.most), "requests"),
         words::valued("requests that wait beside them, mean", limit.waiting, "requests"),

@@ -45,14 +45,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
     ];
     evidence.extend(waits.limit_in_hands(holder.pid).into_iter().flat_map(limited));
+    let kept = waits.limit_in_hands(holder.pid).filter(|limit| limit.by_connections);
     let fix = match waits.limit_beyond() {
         Some((server, most)) => beyond(&server, most),
+        None if kept.is_some() => format!(
+            "Let {} serve more connections at a time (its limit of threads), or close idle ones sooner (its keep-alive timeout).",
+            units::or(&holder.process, "this service")
+        ),
         None => format!(
             "Run more workers of {}, or let them not block on this in a request.",
             units::or(&holder.process, "this service")
         ),
     };
-    let each_ns = waits.limit_in_hands(holder.pid).map_or(0.0, |limit| limit.each_ns as f64);
+    // A request takes less time than the connection on which others come behind it.
+    let of_requests = waits.limit_in_hands(holder.pid).filter(|_| kept.is_none());
+    let each_ns = of_requests.map_or(0.0, |limit| limit.each_ns as f64);
     let mut candidate = waits.candidate(summary, evidence, fix);
     candidate.requests.iter_mut().for_each(|loss| loss.of_turns(at_a_time, each_ns));
     candidate.holds()
@@ -152,6 +159,40 @@ mod tests {
             assert!(report.verdict.summary.contains("one of 5 workers"), "{}", report.verdict.summary);
             assert_eq!(verdict(1, setup).verdict.cause.as_deref(), Some("serialized-service"));
         }
+    }
+
+    #[test]
+    fn connections_that_are_served_until_they_close() {
+        let verdict = |ends_seen: bool, limited: bool| {
+            let waits = Hops::new().thread(100, 101, "lisp").on(HopKind::Unread, "").on(HopKind::Worker, "futex");
+            let client =
+                |hops: Hops| hops.thread(100, 102, "lisp").on(HopKind::Client, "poll").target("10.0.0.2:50000");
+            let waits = if ends_seen { client(waits) } else { waits };
+            // A thread for each connection.
+            let service = ServiceBuilder::new(7000).requests(60, 60.0).workers(57).part(waits, 0.9).cpu(0.1);
+            let mut capture = with(service);
+            let limit = Limit {
+                next: None,
+                by_connections: true,
+                blocks: false,
+                most: 3,
+                waiting: 5.0,
+                reached_ns: 900_000_000,
+                beyond_ns: 900_000_000,
+                each_ns: 160_000_000,
+            };
+            capture.services[0].limits = if limited { vec![limit] } else { vec![] };
+            judge(&capture)
+        };
+        for ends_seen in [true, false] {
+            let report = verdict(ends_seen, true);
+            assert_eq!(report.verdict.cause.as_deref(), Some("workers-exhausted"), "{ends_seen}: {report:#?}");
+            assert!(report.verdict.summary.contains("one of 3 workers"), "{}", report.verdict.summary);
+            assert!(report.findings[0].fix.text.contains("keep-alive"), "{}", report.findings[0].fix.text);
+            let gain = report.findings[0].gain.expect("an account of requests");
+            assert!(gain.without_ms.0 < 10.0, "a request does not take as long as a connection: {gain:?}");
+        }
+        assert_ne!(verdict(false, false).verdict.cause.as_deref(), Some("workers-exhausted"));
     }
 
     #[test]

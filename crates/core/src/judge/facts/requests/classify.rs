@@ -9,8 +9,8 @@ use super::crypto::CRYPTO_SHARE;
 use super::fact::{FLOOR_NS, PartFact, ServiceFact, typical_ns};
 use super::pool::{UsedUp, gives_nothing, used_up};
 use super::queue::{
-    connections_of, has_several_listeners, is_full, needs_what_is_scarce, queue_of, short_of_descriptors, turn_of,
-    workers_keep_one_each,
+    connections_of, has_several_listeners, is_full, keeps_connections, needs_what_is_scarce, queue_of,
+    short_of_descriptors, turn_of, workers_keep_one_each,
 };
 use super::spent::Spent;
 use crate::judge::evidence_type;
@@ -273,6 +273,7 @@ impl<'c> Context<'c> {
         let behind_others = if at_a_time <= 1 { Spent::Serial } else { Spent::Workers };
         match leaf.kind {
             HopKind::Timer if queued => behind_others,
+            HopKind::Worker if queued && keeps_connections(self.services, &part.rec.hops) => behind_others,
             // Several wait for a server at a time and no more: with more of them, fewer would wait here.
             HopKind::Reply if queued && at_a_time > 1 => behind_others,
             HopKind::Timer | HopKind::Worker | HopKind::Kernel if self.serial => Spent::Serial,

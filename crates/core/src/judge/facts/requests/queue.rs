@@ -32,6 +32,12 @@ pub fn limit_in_hands(services: &[Service], pid: u32) -> Option<&Limit> {
     service_of(services, pid)?.limits.iter().find(|limit| limit.next.is_none())
 }
 
+/// Whether the requests lie unread at a process that serves a number of connections at a time, each until it closes.
+pub fn keeps_connections(services: &[Service], hops: &[Hop]) -> bool {
+    let queue = hops.iter().find(|hop| hop.kind.is_queue());
+    queue.and_then(|hop| limit_in_hands(services, hop.pid)).is_some_and(|limit| limit.by_connections)
+}
+
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
 /// or threads of a process that has such a limit wait for each other while one of them waits for that server.
 pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
