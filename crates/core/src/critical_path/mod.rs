@@ -12,6 +12,7 @@ mod awaited;
 pub mod clients;
 mod connection;
 mod heartbeat;
+mod held;
 mod index;
 #[cfg(test)]
 mod jobs;

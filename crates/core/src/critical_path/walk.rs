@@ -114,6 +114,13 @@ impl<'a> Walk<'a> {
             self.within(step, |w| w.thread(maker, from, made, Task::Unread { socket }));
             from = made;
         }
+        let held = if self.is_spent() { None } else { self.index.held_back(request) };
+        if let Some(held) = held.filter(|held| held.until_ns > from) {
+            self.visits += 1;
+            let until = held.until_ns.min(read);
+            self.reply(Step::new(reader, HopKind::Reply), held.socket, from, until);
+            from = until;
+        }
         self.within(Step::new(reader, HopKind::Unread), |w| w.thread(reader, from, read, Task::Unread { socket }));
         if request.polls {
             return self.emit(Step::new(reader, HopKind::OtherRequest), hi.saturating_sub(read));
