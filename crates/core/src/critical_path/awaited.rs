@@ -3,7 +3,8 @@ use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
 
 use super::attempts::Attempt;
-use super::index::{GIVEN_NS, Index};
+use super::index::{GIVEN_NS, Index, RELEASED_NS};
+use super::step::Task;
 
 impl Index<'_> {
     /// The last receive of a thread in a span of time that a sleep which ended at `from` may have been for. What the thread asked for
@@ -40,6 +41,19 @@ impl Index<'_> {
             || sleeps_over && self.has_one_thread(pid);
         let asks = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| !socket.serves);
         (one && asks).then_some(next.socket)
+    }
+
+    /// The connection whose answer a thread that another one waits for slept for in futex, and when that came: the thread asked there last and
+    /// hears from there next, and whoever watches the connection for it woke it when the answer was there. One that waits for a lock beside
+    /// its question goes on when it has that, whenever the answer comes. A thread that answers a request itself may have asked for
+    /// another one.
+    pub fn asks_meanwhile(&self, off: &OffCpu, task: Task) -> Option<(FlowId, u64)> {
+        let before = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
+        let next = self.next_call(off.tid, off.end_ns).filter(|call| call.op == Op::Receive)?;
+        let asks = before.socket == next.socket && self.socket(next.socket).is_some_and(|socket| !socket.serves);
+        let came = off.begin_ns.max(off.wake_ns.saturating_sub(RELEASED_NS))..=off.wake_ns;
+        let at_once = matches!(off.waker, Waker::Thread(_)) && came.contains(&next.since_ns);
+        (asks && at_once && matches!(task, Task::Other)).then_some((next.socket, next.since_ns))
     }
 
     /// The socket whose answer a sleep over descriptors was for, although a timer ended it, or nothing: what the thread did last was to

@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
-use super::{heartbeat, limit, one_way, parts, polls};
+use super::{heartbeat, limit, one_way, parts, pieces, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -167,6 +167,7 @@ impl<'a> Index<'a> {
         }
         polls::settle(&mut found, timeline);
         heartbeat::settle(&mut found, timeline);
+        pieces::settle(&mut found, timeline);
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
         one_way::add(&mut found, &by_thread, timeline);
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());

@@ -25,6 +25,7 @@ mod overlap;
 mod pairing;
 mod parts;
 mod path;
+mod pieces;
 mod places;
 mod polls;
 mod reduce;

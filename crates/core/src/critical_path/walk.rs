@@ -622,6 +622,13 @@ impl<'a> Walk<'a> {
             self.kept_out(off, kept, span);
             return Next::Before(begin);
         }
+        if let Some((socket, heard_ns)) = self.index.asks_meanwhile(off, task) {
+            self.reply(Step::of(off, HopKind::Reply), socket, begin, heard_ns.clamp(begin, wake));
+            self.within(Step::of(off, HopKind::Worker), |w| {
+                w.thread(by, heard_ns.clamp(begin, wake), wake, Task::Other)
+            });
+            return Next::Before(begin);
+        }
         // A thread that this very thread had woken before worked for it, and so does one that never serves a request of its own.
         let given = self.index.last_wake(by, wake).filter(|&(at, giver)| giver == off.tid && at >= lo);
         let is_runtime = given.is_none() && self.is_parked(off, task);
