@@ -1,13 +1,15 @@
 //! The causes that hold: the answer, the way to it, what to do, and the numbers.
-use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, Gain, PeerCommand, Report, ShareOf, Status};
+use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, Gain, PeerCommand, Place, Report, ShareOf, Status};
 
 use super::page::{Basis, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
 use super::page::{first_of, more, top_finding};
-use super::{head, stack};
-use crate::units::{count, percent, plural, quantity, time_ms};
+use super::{head, spent, stack};
+use crate::units::{bytes, count, count_f, figures as figures_of, percent, plural, quantity, time_ms};
 
 /// Hops of a chain beside which a short page still has room for a stack.
 const SHORT_WAY: usize = 5;
+/// Sizes from this on are rounded; below, a segment or a path MTU is said to the byte.
+const EXACT_BYTES: f64 = 4096.0;
 /// A gain of less than this is not worth a sentence.
 const LEAST_GAIN: f64 = 1.1;
 /// A prediction is not good enough to say how much more than this.
@@ -33,7 +35,8 @@ pub(super) fn verdict(report: &Report, detail: Detail) -> Verdict {
     let mut sentences = vec![answer.summary.clone()];
     sentences.extend(top.map(|top| top.summary.clone()).filter(|summary| *summary != answer.summary));
     sentences.extend(doubt(answer, detail));
-    let place = top.filter(|top| detail == Detail::Full && top.chain.is_empty()).map(place).unwrap_or_default();
+    let place = top.filter(|top| detail == Detail::Full && top.chain.is_empty());
+    let place = place.map(|top| place_beside(&top.place, &sentences.join(" "))).unwrap_or_default();
     if !place.is_empty() {
         sentences.push(format!("Seen most at {place}."));
     }
@@ -72,10 +75,11 @@ fn share(finding: &Finding) -> String {
     format!("{about}{} {whose}", percent(finding.share))
 }
 
-fn place(finding: &Finding) -> String {
-    let p = &finding.place;
+/// The place of a cause, but for those parts of it that the sentences have named.
+fn place_beside(p: &Place, sentences: &str) -> String {
     let mut parts = Vec::new();
-    parts.extend(p.flow.as_ref().map(|f| f.replace("->", " → ")));
+    let flow = p.flow.as_ref().filter(|flow| !sentences.contains(&flow.replace("->", " -> ")));
+    parts.extend(flow.map(|flow| flow.replace("->", " → ")));
     parts.extend(p.pid.map(|pid| format!("pid {pid}")));
     parts.extend(p.tid.map(|tid| format!("thread {tid}")));
     parts.extend(p.cgroup.as_ref().map(|c| format!("cgroup {c}")));
@@ -106,8 +110,18 @@ pub(super) fn chain(finding: &Finding, detail: Detail) -> Option<Chain> {
     // A long way leaves the stack to a full page.
     let stacks = detail == Detail::Full || finding.chain.len() <= SHORT_WAY;
     let stack = |hop: &ChainHop| stack::shown(&hop.stack, detail).filter(|_| stacks);
-    let row = |hop: &ChainHop| HopRow { who: who(hop), does: hop.text.clone(), stack: stack(hop) };
+    let row = |hop: &ChainHop| {
+        let (who, does) = row_words(who(hop), &hop.text);
+        HopRow { who, does, stack: stack(hop) }
+    };
     (!finding.chain.is_empty()).then(|| Chain { title: Title("CHAIN"), rows: finding.chain.iter().map(row).collect() })
+}
+
+/// A process and what it does. Text with a subject of its own is set off by a colon: `shipper 812: what it did was not seen`.
+fn row_words(who: String, does: &str) -> (String, String) {
+    const CLAUSES: [&str; 2] = ["data is ", "what it "];
+    let who = if CLAUSES.iter().any(|begin| does.starts_with(begin)) { format!("{who}:") } else { who };
+    (who, does.to_owned())
 }
 
 /// `gunicorn 901, 902 (2 of 8)`: how many of the processes that serve there, or of the threads.
@@ -156,12 +170,13 @@ fn gain(finding: &Finding) -> Option<String> {
     Some(format!("Without it, {one} would take {takes} instead of {}.", time_ms(now_ms)))
 }
 
-/// `, which would give ≈1.2x`: how many times as fast requests would be without a cause that is not the first.
+/// `; without it, requests would be ≈1.2 times as fast`, of a cause that is not the first.
 fn factor(finding: &Finding) -> String {
+    let whose = if finding.tail { "slow requests" } else { "requests" };
     let times = finding.gain.map(|gain| gain.now_ms / gain.without_ms.0.max(gain.now_ms / MOST_TIMES));
     let about = times.filter(|times| times.is_finite()).map(|times| match times {
-        times if times >= MOST_TIMES => format!(", which would give {MOST_TIMES}x and more"),
-        times => format!(", which would give ≈{times:.1}x"),
+        times if times >= MOST_TIMES => format!("; without it, {whose} would be more than {MOST_TIMES} times as fast"),
+        times => format!("; without it, {whose} would be ≈{times:.1} times as fast"),
     });
     about.unwrap_or_default()
 }
@@ -197,7 +212,7 @@ fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
     if let Some(value) = item.value {
         let about = if item.scaled && item.count.is_none() { "≈" } else { "" };
         let unit = item.unit.as_deref().unwrap_or("");
-        let figure = quantity(value, unit);
+        let figure = amount(value, unit);
         // `7.44 | requests outstanding`: not `7.44 requests | requests outstanding`.
         let repeated = item.what.strip_prefix(unit).is_some_and(|rest| !unit.is_empty() && rest.starts_with(' '));
         let short = figure.strip_suffix(unit).filter(|_| repeated).map_or(figure.as_str(), str::trim_end);
@@ -211,8 +226,23 @@ fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
     let leads = item.count.is_some() || item.value.is_some();
     let figure = if leads { figures.remove(0) } else { String::new() };
     // A function in which samples were taken is a frame, too.
-    let what = stack::simplified(&item.what);
-    EvidenceRow { figure, words: [what].into_iter().chain(figures).collect(), stack: stack::shown(&item.stack, detail) }
+    let what = spent::within(&stack::simplified(&item.what));
+    // A stack of this function alone would say its name again.
+    let stack = stack::shown(&item.stack, detail).filter(|stack| stack.frames != [what.as_str()]);
+    EvidenceRow { figure, words: [what].into_iter().chain(figures).collect(), stack }
+}
+
+/// A value of the evidence with its unit.
+fn amount(value: f64, unit: &str) -> String {
+    match unit {
+        // A number without a unit, such as a mean of counts, is no share even where it is 1.
+        "" => figures_of(value),
+        // As the sentences of causes have it: one size in one unit.
+        "B" if value >= EXACT_BYTES => bytes(value),
+        "B" => format!("{} B", count_f(value)),
+        "times" if value < 10.0 => format!("{value:.1} times"),
+        unit => quantity(value, unit),
+    }
 }
 
 /// The causes that hold beside the verdict's.
@@ -257,5 +287,47 @@ mod tests {
             after("How busy it is: iostat -x 1", "Without it, less."),
             "How busy it is: iostat -x 1. Without it, less."
         );
+    }
+
+    #[test]
+    fn a_value_of_the_evidence_is_in_the_unit_of_the_sentences() {
+        for (value, unit, words) in [
+            (1.0, "", "1"),
+            (1.0, "1", "100.0 %"),
+            (1.0, "times", "1.0 times"),
+            (355.2, "times", "355 times"),
+            (16_384.0, "B", "16 KiB"),
+            (1448.0, "B", "1,448 B"),
+            (2.5e6, "B/s", "2.50 MB/s"),
+        ] {
+            assert_eq!(amount(value, unit), words);
+        }
+    }
+
+    #[test]
+    fn a_place_that_was_named_is_not_named_again() {
+        let place = Place { flow: Some("a:1->b:2".into()), pid: Some(812), ..Place::default() };
+        assert_eq!(place_beside(&place, "a:1 -> b:2: nothing was left to send"), "pid 812");
+        assert_eq!(place_beside(&place, "The queue is full"), "a:1 → b:2, pid 812");
+    }
+
+    #[test]
+    fn a_row_of_a_chain_reads_as_a_sentence() {
+        let row = |does| row_words("shipper 812".into(), does).0;
+        assert_eq!(row("what it did was not seen"), "shipper 812:");
+        assert_eq!(row("waits for a timer"), "shipper 812");
+    }
+
+    #[test]
+    fn a_stack_of_one_function_does_not_repeat_the_row() {
+        let row = |stack: &[&str]| {
+            let stack = stack.iter().map(|frame| (*frame).to_owned()).collect();
+            evidence_row(
+                &Evidence { what: "malloc".into(), count: Some(9), stack, ..Evidence::default() },
+                Detail::Full,
+            )
+        };
+        assert_eq!(row(&["malloc"]).stack, None);
+        assert!(row(&["malloc", "main"]).stack.is_some());
     }
 }

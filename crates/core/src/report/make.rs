@@ -94,6 +94,18 @@ fn grouped<'r>(list: impl Iterator<Item = (&'r str, String)>) -> (Vec<String>, V
     groups.into_iter().map(item).unzip()
 }
 
+/// A note as a sentence of its own. A first word that may be a name stays as it is.
+fn sentence(note: &str) -> String {
+    const WORDS: [&str; 6] = ["the", "a", "of", "port", "network", "no"];
+    let first = note.split(' ').next().unwrap_or_default();
+    let mut chars = note.chars();
+    let begun = match chars.next().filter(|_| WORDS.contains(&first)) {
+        Some(first) => first.to_uppercase().chain(chars).collect(),
+        None => note.to_owned(),
+    };
+    if begun.ends_with(['.', '!', '?']) { begun } else { format!("{begun}.") }
+}
+
 /// Limits of the trust in the verdict: losses come first.
 fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
     let probe = &report.probe;
@@ -115,9 +127,27 @@ fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
             units::percent_fixed(probe.observed_share)
         ));
     }
-    notes.extend(report.blind.iter().cloned());
+    notes.extend(report.blind.iter().map(|note| sentence(note)));
     // Where the evidence is not enough, the notes are what the user can change.
     let all = report.verdict.status == Status::InsufficientEvidence;
     let (notes, left) = first_of(notes, if all { Detail::Full } else { detail });
     (notes, more(left))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_a_sentence() {
+        assert_eq!(
+            sentence("the owners of 2 of 8 sockets could not be seen"),
+            "The owners of 2 of 8 sockets could not be seen."
+        );
+        assert_eq!(
+            sentence("port 53 is also served: `--netns all` does"),
+            "Port 53 is also served: `--netns all` does."
+        );
+        assert_eq!(sentence("nginx 812 could not be read."), "nginx 812 could not be read.");
+    }
 }

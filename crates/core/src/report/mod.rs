@@ -5,6 +5,7 @@ mod log;
 mod make;
 mod page;
 mod rule;
+mod spent;
 mod stack;
 mod table;
 mod tail;

@@ -4,7 +4,7 @@ use parshall_evidence::{Account, Finding, Report, Rung, Status, TimeShare};
 use super::head;
 use super::page::{Bars, Basis, Detail, TimeRow, Title, top_finding};
 use crate::sorting::StableSort as _;
-use crate::units::{decimal, percent_fixed, plural, time_ms};
+use crate::units::{decimal, figures, percent_fixed, plural, time_ms};
 
 /// Rows of the account of a short page, the one that sums up the rest included.
 const SHORT_ROWS: usize = 5;
@@ -53,8 +53,19 @@ fn requests(report: &Report) -> Option<Bars> {
     rows.extend(time.work.iter().map(|w| of(&format!("worked on: {}", w.label), w.share, &w.state)));
     rows.push(of("reply not sent yet", time.reply_unsent, Basis::REPLY_UNSENT));
     rows.retain(|row| row.share > 0.0);
-    let of = format!("of the requests, {} outstanding on average", decimal(service.outstanding));
+    let of = format!("of the requests, {}", outstanding(service.outstanding, time.reply_unsent));
     (!rows.is_empty()).then_some(Bars { title: None, of, rows })
+}
+
+/// `2.7 outstanding on average`. The number is of the time until the reply is written; where replies are held in the socket afterwards, the
+/// account goes on until they are sent, and so does the number.
+fn outstanding(number: f64, unsent: f64) -> String {
+    let until = if unsent > 0.0 { ", until the reply is sent" } else { "" };
+    match number / (1.0 - unsent.clamp(0.0, 0.999)) {
+        none if none < 0.005 => format!("under 0.01 outstanding on average{until}"),
+        few if few < 0.95 => format!("{} outstanding on average{until}", figures(few)),
+        number => format!("{} outstanding on average{until}", decimal(number)),
+    }
 }
 
 /// The account of the flows or threads. `sliced`: what slices did not see is not in it.
@@ -95,4 +106,18 @@ fn shorten(rows: &mut Vec<TimeRow>) {
         rows.remove(at);
     }
     rows.push(row(label, sum, Basis::None));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_not_0_is_not_called_0() {
+        assert_eq!(outstanding(2.71, 0.0), "2.7 outstanding on average");
+        assert_eq!(outstanding(0.024, 0.0), "0.02 outstanding on average");
+        assert_eq!(outstanding(0.001, 0.0), "under 0.01 outstanding on average");
+        // Replies that Nagle's algorithm holds for 40 ms each, 50 a second.
+        assert_eq!(outstanding(0.01, 0.995), "2 outstanding on average, until the reply is sent");
+    }
 }

@@ -1,6 +1,7 @@
 //! Why a cause is ruled out, as a sentence made of its figures.
 use parshall_evidence::{Figure, RuledOut};
 
+use super::spent;
 use crate::units;
 
 /// `0 of 4,812 segments retransmitted`; `2.1 % of the requests' time on a CPU, too short to make a request slow`.
@@ -28,7 +29,7 @@ fn figure(item: &Figure) -> String {
         unit => measured(limit, unit),
     });
     let limit = limit.map(|limit| format!(", under {limit}")).unwrap_or_default();
-    format!("{about}{amount} {}", item.what).trim_end().to_string() + &limit
+    format!("{about}{amount} {}", spent::within(&item.what)).trim_end().to_string() + &limit
 }
 
 /// The unit names what was counted.
