@@ -11,7 +11,9 @@ pub fn lanes(index: &Index<'_>, texts: &mut Texts) -> Vec<Draft> {
     for request in critical_path::requests_by_connection(index) {
         if lanes.last().is_none_or(|lane| lane.of != Of::Connection(request.socket)) {
             let socket = timeline.sockets.get(&request.socket);
-            let name = socket.map_or_else(|| format!("socket {}", request.socket), |s| s.remote.to_string());
+            // The client's end: that of the service is the same in all lanes.
+            let client = socket.map(|s| if s.serves { s.remote } else { s.local });
+            let name = client.map_or_else(|| format!("socket {}", request.socket), |end| end.to_string());
             let service = socket.map_or_else(String::new, |s| if s.serves { s.local } else { s.remote }.to_string());
             let group = format!("requests to {service}");
             lanes.push(Draft { of: Of::Connection(request.socket), group, name, spans: Vec::new() });
