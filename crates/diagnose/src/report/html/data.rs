@@ -71,6 +71,7 @@ pub fn packed(trace: &Trace, figures: &Figures<'_>, capture: &Capture) -> anyhow
 }
 
 fn data(trace: &Trace, figures: &Figures<'_>, capture: &Capture) -> Data {
+    let opens_at = figures.opens_at(trace).unwrap_or(trace.opens_at);
     let states = State::all();
     let numbers: HashMap<State, u32> = states.iter().copied().zip(0..).collect();
     let mut stacks = Stacks::new(capture);
@@ -90,7 +91,7 @@ fn data(trace: &Trace, figures: &Figures<'_>, capture: &Capture) -> Data {
         unit_ns: UNIT_NS,
         window: trace.window_ns / UNIT_NS,
         slices: trace.slices.iter().map(|(begin, end)| (begin / UNIT_NS, end / UNIT_NS)).collect(),
-        opens_at: (trace.opens_at.0 / UNIT_NS, trace.opens_at.1 / UNIT_NS),
+        opens_at: (opens_at.0 / UNIT_NS, opens_at.1 / UNIT_NS),
         reduced: trace.reduced,
         left_out: trace.left_out,
         whole_from: trace.whole_from_ns / UNIT_NS,

@@ -4,12 +4,12 @@ use maud::{Markup, PreEscaped, html};
 use parshall_core::judge::Judged;
 use parshall_core::report::{Basis, Page, Rule, Title, anchor, of_cause, rules};
 use parshall_core::sorting::StableSort as _;
-use parshall_core::trace::{Mark, Marker, Span, Trace};
-use parshall_core::units::{count, duration, plural};
+use parshall_core::trace::{Kind, Mark, Marker, Span, Trace};
+use parshall_core::units::{count, plural, time_ms};
 use parshall_evidence::Capture;
 use parshall_host::output::clean;
 
-use super::section::section;
+use super::section::{section, text as words};
 
 /// Lanes of a figure in the table of its events.
 const TABLE_LANES: usize = 5;
@@ -33,6 +33,8 @@ pub struct Figures<'a> {
     rules: Vec<Rule>,
     /// Those with events, in the order of the page.
     pub all: Vec<Figure>,
+    /// The answer is a cause.
+    names_cause: bool,
 }
 
 impl<'a> Figures<'a> {
@@ -55,7 +57,23 @@ impl<'a> Figures<'a> {
             let id = format!("events-{}", all.len() + 1);
             all.push(Figure { id, title: clean(&title), rule, marks, basis: basis.clone() });
         }
-        Figures { judged, rules: rules(&judged.report), all }
+        Figures { judged, rules: rules(&judged.report), all, names_cause: page.verdict.basis == Basis::Finding(0) }
+    }
+
+    /// The view with which the page opens: the longest event of the cause that it names, with a quarter of its length on either side. A
+    /// longer wait may have nothing to do with the cause. None where no cause with events is named.
+    pub fn opens_at(&self, trace: &Trace) -> Option<(u64, u64)> {
+        let cause = self.all.iter().find(|figure| figure.basis == Basis::Finding(0) && self.names_cause)?;
+        let of = |kind: Kind| {
+            let lanes = cause.marks.iter().filter_map(|mark| Some((trace.lanes.get(mark.lane as usize)?, mark)));
+            let lanes = lanes.filter(|(lane, _)| lane.kind == kind);
+            let spans = lanes.flat_map(|(lane, mark)| mark.spans.iter().filter_map(|at| lane.spans.get(*at as usize)));
+            spans.max_by_key(|span| (span.ns(), std::cmp::Reverse(span.begin_ns)))
+        };
+        let longest = of(Kind::Requests).or_else(|| of(Kind::Socket)).or_else(|| of(Kind::Thread))?;
+        let margin = longest.ns() / 4;
+        let until = trace.window_ns.max(longest.end_ns);
+        Some((longest.begin_ns.saturating_sub(margin), longest.end_ns.saturating_add(margin).min(until)))
     }
 
     /// The figure as a link to its events, where it has any.
@@ -63,10 +81,15 @@ impl<'a> Figures<'a> {
         let found = self.all.iter().find(|figure| figure.basis == *basis);
         html! {
             @match found {
-                Some(figure) if !text.is_empty() => { a.count href=(format!("#{}", figure.id)) title="The events that count into it" { (clean(text)) } }
-                _ => { (clean(text)) }
+                Some(figure) if !text.is_empty() => { a.count href=(format!("#{}", figure.id)) title="The events that count into it" { (words(text)) } }
+                _ => { (words(text)) }
             }
         }
+    }
+
+    /// Whether a figure has events that it could lead to.
+    pub fn has_events(&self, basis: &Basis) -> bool {
+        self.all.iter().any(|figure| figure.basis == *basis)
     }
 
     /// A link to the rule of a figure.
@@ -135,10 +158,10 @@ fn events(figure: &Figure, trace: &Trace) -> Markup {
     let n = rows.iter().map(|(_, spans)| spans.len()).sum::<usize>();
     let ns = rows.iter().fold(0u64, |all, (_, spans)| all.saturating_add(sum(spans)));
     let lanes = plural(number(rows.len()), "lane", "lanes");
-    let about = format!("{} on {lanes}, {} in all", plural(number(n), "event", "events"), duration(ns as f64));
+    let about = format!("{} on {lanes}, {} in all", plural(number(n), "event", "events"), time_ms(ns as f64 / 1e6));
     html! {
         details {
-            summary { (figure.title) " – " (about) }
+            summary { (words(&figure.title)) " – " (words(&about)) }
             div id=(figure.id) {
                 table {
                     thead { tr {
@@ -156,8 +179,8 @@ fn events(figure: &Figure, trace: &Trace) -> Markup {
                                 th scope="row" { (clean(&lane.group)) ", " (clean(&lane.name)) }
                                 td { (longest.map_or("", |span| span.state.label())) }
                                 td.figure { (count(number(spans.len()))) }
-                                td.figure { (duration(sum(spans) as f64)) }
-                                td.figure { (duration(longest.map_or(0, |span| span.ns()) as f64)) }
+                                td.figure { (time_ms(sum(spans) as f64 / 1e6)) }
+                                td.figure { (time_ms(longest.map_or(0, |span| span.ns()) as f64 / 1e6)) }
                             }
                         }
                     }

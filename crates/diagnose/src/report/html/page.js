@@ -22,6 +22,8 @@ const AXIS = 26;
 const ROW = 15;
 const HEAD = 18;
 const ROWS_MAX = 6;
+/** About the height of the view, in which lanes have place. */
+const VIEW_MAX = 480;
 const KINDS = ["Requests", "Threads", "Sockets", "io_uring", "Log"];
 /** Lanes whose spans may overlap, and those whose spans are moments. */
 const OVERLAPPING = [0, 3], MOMENTS = 4;
@@ -70,6 +72,7 @@ async function unpack() {
 /** A time of the data in words. @param {number} units @param {Data} data */
 function time(units, data) {
   const ns = units * data.unitNs;
+  if (ns === 0) return "0 ms";
   const [value, unit] = ns < 1e3 ? [ns, "ns"] : ns < 1e6 ? [ns / 1e3, "µs"] : ns < 1e9 ? [ns / 1e6, "ms"] : [ns / 1e9, "s"];
   return `${Number(value.toPrecision(3))} ${unit}`;
 }
@@ -106,6 +109,25 @@ function firstSpan(lane, from) {
   return OVERLAPPING.includes(lane.kind) ? 0 : Math.max(0, low - 1);
 }
 
+/**
+ * The lanes that have nothing in the view that the page opens with, where there are too many lanes to see all of them. They come last:
+ * a service with hundreds of short connections would fill the view with empty lanes, and its threads would be far below.
+ * @param {Lane[]} lanes @param {Data} data
+ */
+function later(lanes, data) {
+  const [from, to] = data.opensAt;
+  /** @type {Set<number>} */
+  const empty = new Set();
+  if (lanes.reduce((sum, lane) => sum + lane.height + 2, 0) < VIEW_MAX) return empty;
+  lanes.forEach((lane, at) => {
+    // A thread may have run all the time.
+    if (lane.kind === 1 && !data.reduced) return;
+    for (let i = firstSpan(lane, from); i < lane.begins.length && lane.begins[i] < to; i++) if (lane.ends[i] > from) return;
+    empty.add(at);
+  });
+  return empty;
+}
+
 function helpDialog() {
   const dialog = element("dialog");
   const list = element("dl");
@@ -126,6 +148,7 @@ class Timeline {
     this.data = data;
     this.root = root;
     this.lanes = data.lanes.map(lane);
+    this.later = later(this.lanes, data);
     /** @type {Interval} */
     this.shown = { from: data.opensAt[0], to: Math.max(data.opensAt[1], data.opensAt[0] + 10) };
     /** @type {Place | null} */
@@ -203,7 +226,8 @@ class Timeline {
     if (this.data.slices.length > 1) parts.push("Single events were seen in the light stripes only.");
     if (this.data.reduced) parts.push("The case keeps only waits that requests have to do with.");
     if (this.data.wholeFrom > 0) parts.push(`Waits below ${time(this.data.wholeFrom, this.data)} are joined, or not drawn.`);
-    if (this.data.leftOut > 0) parts.push(`${this.data.leftOut} lanes with less waits are left out.`);
+    const left = this.data.leftOut;
+    if (left > 0) parts.push(left === 1 ? "A lane with fewer waits is left out." : `${left} lanes with fewer waits are left out.`);
     return parts.join(" ");
   }
 
@@ -258,11 +282,14 @@ class Timeline {
       || lane.texts.some((text, i) => (text && this.lowTexts()[text].includes(wanted)) || this.data.states[lane.states[i]][1].includes(wanted));
     this.tops = [];
     let top = 0, before = "";
-    this.lanes.forEach((lane, at) => {
+    const all = this.lanes.map((_, at) => at), last = this.marked ? new Set() : this.later;
+    const order = [...all.filter((at) => !last.has(at)), ...last];
+    order.forEach((at) => {
+      const lane = this.lanes[at];
       if (this.marked && !this.marked.spans.has(at)) return;
       if (!fits(lane)) return;
       const kind = KINDS[lane.kind], rest = lane.group.toLowerCase().startsWith(kind.toLowerCase()) ? lane.group.slice(kind.length) : ` · ${lane.group}`;
-      const head = kind + rest;
+      const head = kind + rest + (last.has(at) ? " · nothing in the first view" : "");
       if (head !== before) {
         this.tops.push({ lane: -1, top, head });
         top += HEAD;
@@ -360,7 +387,7 @@ class Timeline {
     pen.restore();
     this.paintAxis(pen, width, height);
     this.paintScroll(pen, width, height);
-    this.rangeText.textContent = `${time(this.shown.to - this.shown.from, this.data)} from ${time(Math.max(0, this.shown.from), this.data)}`;
+    this.rangeText.textContent = this.when(this.shown);
   }
 
   /** Stripes where single events were seen. @param {CanvasRenderingContext2D} pen @param {number} width @param {number} height */
@@ -506,9 +533,12 @@ class Timeline {
       pen.fillRect(a, AXIS - 3, b - a, 3);
     });
     const length = this.shown.to - this.shown.from;
-    const rough = length / Math.max(2, Math.floor((width - left) / 110));
+    const rough = length / Math.max(3, Math.floor((width - left) / 110));
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) || rough;
+    const steps = [0.5, 1, 2, 5, 10].map((n) => n * power);
+    const fits = Math.max(1, steps.findIndex((n) => n >= rough));
+    // One mark alone gives no scale.
+    const step = length / steps[fits] < 2 ? steps[fits - 1] : steps[fits];
     pen.fillStyle = this.colours.dim;
     pen.strokeStyle = this.colours.line;
     pen.lineWidth = 1;
@@ -540,6 +570,12 @@ class Timeline {
   mark(at, step) {
     const ms = (at * this.data.unitNs) / 1e6, digits = Math.max(0, -Math.floor(Math.log10((step * this.data.unitNs) / 1e6)));
     return `${ms.toFixed(Math.min(4, digits))} ms`;
+  }
+
+  /** How long a time is and when it begins, as precisely as the axis shows it. @param {Interval} range */
+  when({ from, to }) {
+    const begin = from > 0 ? this.mark(from, Math.max(1, to - from) / 50) : "0 ms";
+    return `${time(to - from, this.data)} from ${begin}`;
   }
 
   /** @param {string} text */
@@ -581,8 +617,8 @@ class Timeline {
       this.say(this.welcome());
     } else {
       const lane = this.lanes[place.lane], i = place.span, by = lane.endedBy[i] - 1;
-      const parts = [`${lane.group}, ${lane.name}: ${this.data.states[lane.states[i]][1]} for ${time(lane.ends[i] - lane.begins[i], this.data)}`
-        + ` from ${time(lane.begins[i], this.data)}`];
+      const span = this.when({ from: lane.begins[i], to: lane.ends[i] });
+      const parts = [`${lane.group}, ${lane.name}: ${this.data.states[lane.states[i]][1]} for ${span}`];
       if (lane.texts[i]) parts.push(this.data.texts[lane.texts[i]]);
       if (by >= 0) parts.push(`Enter goes to ${this.lanes[by].name}, which ended it`);
       const stack = this.stackText(lane.stacks[i]);
@@ -779,8 +815,7 @@ class Timeline {
     panel.hidden = !first && !this.marked;
     if (this.marked) panel.append(...this.sumMarked(this.marked));
     if (!first) return;
-    const words = (/** @type {Interval} */ range) => `${time(range.to - range.from, this.data)} from ${time(Math.max(0, range.from), this.data)}`;
-    panel.append(element("h3", "", second ? `${words(first)}, beside ${words(second)}` : words(first)));
+    panel.append(element("h3", "", second ? `${this.when(first)}, beside ${this.when(second)}` : this.when(first)));
     KINDS.forEach((kind, number) => {
       const table = this.sumTable(kind, number, first, second);
       if (table) panel.append(table);
@@ -1072,7 +1107,8 @@ function flameSvg(timeline, top, root, words, draw, note) {
       const text = document.createElementNS("http://www.w3.org/2000/svg", "text");
       text.setAttribute("x", `${x + 3}`);
       text.setAttribute("y", `${y + 12}`);
-      text.textContent = name.slice(0, Math.floor(w / 6.8));
+      const most = Math.floor((w - 3) / 6.8);
+      text.textContent = name.length > most ? `${name.slice(0, most - 1)}…` : name;
       svg.append(text);
     }
   }

@@ -1,6 +1,7 @@
 //! A section of the page.
 use maud::{Markup, html};
 use parshall_core::report::Title;
+use parshall_host::output::clean;
 
 /// A section with its heading, by which links and readers find it.
 pub fn section(id: &str, title: Title, body: &Markup) -> Markup {
@@ -9,5 +10,33 @@ pub fn section(id: &str, title: Title, body: &Markup) -> Markup {
             h2 id=(format!("{id}-title")) { (title.in_sentence_case()) }
             (body)
         }
+    }
+}
+
+/// Text of the page. A figure stays on one line with its unit.
+pub fn text(text: &str) -> String {
+    const UNITS: [&str; 13] = ["%", "ns", "µs", "ms", "s", "B", "kB", "MB", "KiB", "MiB", "kB/s", "MB/s", "Mbit/s"];
+    let text = clean(text);
+    let mut out = String::with_capacity(text.len());
+    for (at, word) in text.split(' ').enumerate() {
+        let unit = word.trim_end_matches([',', '.', ';', ':', ')']);
+        if UNITS.contains(&unit) && out.ends_with(|c: char| c.is_ascii_digit()) {
+            out.push('\u{a0}');
+        } else if at > 0 {
+            out.push(' ');
+        }
+        out.push_str(word);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_stays_with_its_unit() {
+        assert_eq!(text(" (99.2 %, 4.65 ms) of 16 KiB"), " (99.2\u{a0}%, 4.65\u{a0}ms) of 16\u{a0}KiB");
+        assert_eq!(text("requests/s of 2 services"), "requests/s of 2 services");
     }
 }

@@ -7,12 +7,12 @@ use parshall_core::report::{
 };
 use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Kind, Lane, State, Trace};
-use parshall_core::units::{count, duration, plural};
+use parshall_core::units::{count, plural, time_ms};
 use parshall_evidence::Status;
 use parshall_host::output::clean;
 
 use super::figures::Figures;
-use super::section::section;
+use super::section::{section, text};
 
 /// Lanes in the table behind the timeline.
 const TABLE_LANES: usize = 200;
@@ -22,7 +22,7 @@ const TABLE_STATES: usize = 3;
 pub fn head(page: &Page) -> Markup {
     html! {
         header {
-            p.subject { @for item in &page.head { span { (clean(item)) } " " } }
+            p.subject { @for item in &page.head { span { (text(item)) } " " } }
             @if !page.origin.is_empty() {
                 p.origin { @for item in &page.origin { span { (clean(item)) } " " } }
             }
@@ -41,16 +41,16 @@ pub fn verdict(verdict: &Verdict, figures: &Figures<'_>) -> Markup {
             h1 #verdict-title {
                 span.status { (verdict.title.in_sentence_case()) }
                 @if !verdict.headline.is_empty() {
-                    ": " (clean(verdict.headline.strip_suffix(&verdict.share).unwrap_or(&verdict.headline)))
+                    ": " (text(verdict.headline.strip_suffix(&verdict.share).unwrap_or(&verdict.headline)))
                     @if verdict.headline.ends_with(&verdict.share) { (figures.figure(&verdict.basis, &verdict.share)) }
                 }
             }
             p.tags {
                 @for tag in &verdict.tags { span { (clean(tag)) } " " }
                 span { (figures.rule(&verdict.basis, "the answer")) }
-                @if verdict.share.is_empty() { " " span { (figures.figure(&verdict.basis, "events")) } }
+                @if verdict.share.is_empty() && figures.has_events(&verdict.basis) { " " span { (figures.figure(&verdict.basis, "events")) } }
             }
-            @for sentence in &verdict.sentences { p { (clean(sentence)) } }
+            @for sentence in &verdict.sentences { p { (with_code(sentence)) } }
         }
     }
 }
@@ -62,7 +62,7 @@ pub fn chain(chain: &Chain) -> Markup {
         html! {
             ul {
                 li {
-                    strong { (clean(&row.who)) } " " (clean(&row.does))
+                    strong { (clean(&row.who)) } " " (text(&row.does))
                     @if let Some(found) = &row.stack { (stack(found)) }
                     (hops(rest))
                 }
@@ -90,14 +90,14 @@ fn commands(list: &[Command]) -> Markup {
 }
 
 /// Text with what is to be typed between backticks.
-fn with_code(text: &str) -> Markup {
-    let parts: Vec<&str> = text.split('`').collect();
+fn with_code(line: &str) -> Markup {
+    let parts: Vec<&str> = line.split('`').collect();
     if parts.len().is_multiple_of(2) {
-        return html! { (clean(text)) };
+        return html! { (text(line)) };
     }
     html! {
         @for (at, part) in parts.into_iter().enumerate() {
-            @if at % 2 == 0 { (clean(part)) } @else { code { (clean(part)) } }
+            @if at % 2 == 0 { (text(part)) } @else { code { (clean(part)) } }
         }
     }
 }
@@ -108,7 +108,7 @@ pub fn fix(fix: &Fix) -> Markup {
 
 pub fn services(services: &Services) -> Markup {
     let body = html! {
-        ul { @for row in &services.rows { li { (clean(&row.join(" · "))) } } }
+        ul { @for row in &services.rows { li { (text(&row.join(" · "))) } } }
         @if let Some(more) = &services.more { p { (clean(more)) } }
     };
     section("services", services.title, &body)
@@ -122,7 +122,7 @@ pub fn time(accounts: &[Bars], figures: &Figures<'_>) -> Markup {
     let body = html! {
         @for bars in accounts {
             table.bars {
-                caption { (clean(&bars.of)) }
+                caption { (text(&bars.of)) }
                 thead { tr { th scope="col" { "state" } th.bar scope="col" { "part of the time" } th.figure scope="col" { "share" } th scope="col" { "rule" } } }
                 tbody {
                     @for row in &bars.rows {
@@ -151,7 +151,7 @@ fn bar(share: f64) -> Markup {
 }
 
 pub fn tail(title: Title, line: &str) -> Markup {
-    section("tail", title, &html! { p { (clean(line)) } })
+    section("tail", title, &html! { p { (text(line)) } })
 }
 
 /// All of it rests on the events of the cause.
@@ -163,7 +163,7 @@ pub fn evidence(title: Title, rows: &[EvidenceRow], basis: &Basis, figures: &Fig
                 @for row in rows {
                     tr {
                         td.figure { (figures.figure(basis, &row.figure)) }
-                        td { (clean(&row.words.join(" · "))) @if let Some(found) = &row.stack { (stack(found)) } }
+                        td { (text(&row.words.join(" · "))) @if let Some(found) = &row.stack { (stack(found)) } }
                         td { (figures.rule(basis, &row.words.join(" · "))) }
                     }
                 }
@@ -192,7 +192,7 @@ pub fn table(table: &Table) -> Markup {
                     @for (nth, row) in table.rows.iter().enumerate() {
                         tr {
                             @for (at, cell) in row.iter().enumerate() {
-                                @if at == 0 { th scope="row" { (clean(cell)) } }
+                                @if at == 0 { th scope="row" { (breakable(cell)) } }
                                 @else { td.figure[at >= table.names] { (clean(cell)) } }
                             }
                             @if let Some(found) = table.stacks.get(nth) { td { @if let Some(found) = found { (stack(found)) } } }
@@ -205,13 +205,24 @@ pub fn table(table: &Table) -> Markup {
     section(&name, table.title, &body)
 }
 
+/// A name that may be broken at its underscores where a screen is narrow: `clock_nanosleep`.
+fn breakable(name: &str) -> Markup {
+    let cleaned = clean(name);
+    html! {
+        @for (at, part) in cleaned.split('_').enumerate() {
+            @if at > 0 { "_" wbr; }
+            (part)
+        }
+    }
+}
+
 pub fn others(others: &Others, figures: &Figures<'_>) -> Markup {
     let body = html! {
         ul {
             @for row in &others.rows {
                 li {
                     strong { (figures.figure(&row.basis, &row.headline)) } " (" (clean(&row.id)) ") " (figures.rule(&row.basis, &row.headline))
-                    @for sentence in &row.sentences { p { (clean(sentence)) } }
+                    @for sentence in &row.sentences { p { (with_code(sentence)) } }
                     (commands(&row.commands))
                 }
             }
@@ -228,7 +239,7 @@ pub fn listed(listed: &Listed, figures: &Figures<'_>) -> Markup {
                     li { (listed_item(item, causes, figures)) }
                 }
             } }
-        @if let Some(summary) = &listed.summary { p { (clean(summary)) } }
+        @if let Some(summary) = &listed.summary { p { (text(summary)) } }
     };
     section(&listed.title.as_id(), listed.title, &body)
 }
@@ -242,13 +253,13 @@ fn listed_item(item: &str, causes: &[String], figures: &Figures<'_>) -> Markup {
             @if at > 0 { ", " }
             (figures.name(cause, name))
         }
-        (clean(why))
+        (text(why))
     }
 }
 
 pub fn notes(title: Title, notes: &[String], more: Option<&str>) -> Markup {
     let body = html! {
-        ul { @for note in notes { li { (clean(note)) } } }
+        ul { @for note in notes { li { (with_code(note)) } } }
         @if let Some(more) = more { p { (clean(more)) } }
     };
     section("notes", title, &body)
@@ -306,14 +317,14 @@ fn lane_row(lane: &Lane) -> Markup {
     let mut sums: Vec<(State, (u64, u64))> = sums.into_iter().collect();
     sums.stable_sort_by_key(|(state, (ns, _))| (std::cmp::Reverse(*ns), *state));
     let most = sums.iter().take(TABLE_STATES);
-    let most = most.map(|(state, (ns, n))| format!("{} {} ({})", state.label(), duration(*ns as f64), count(*n)));
+    let most = most.map(|(state, (ns, n))| format!("{} {} ({})", state.label(), time_ms(*ns as f64 / 1e6), count(*n)));
     let longest = lane.spans.iter().filter(|span| span.state.is_wait()).max_by_key(|span| span.ns());
     html! {
         tr {
             th scope="row" { (kind) " " (clean(&lane.name)) }
             td { (clean(&lane.group)) }
             td { (most.collect::<Vec<_>>().join(", ")) }
-            td { @if let Some(span) = longest { (duration(span.ns() as f64)) ", " (span.state.label()) } }
+            td { @if let Some(span) = longest { (time_ms(span.ns() as f64 / 1e6)) ", " (span.state.label()) } }
         }
     }
 }

@@ -44,7 +44,7 @@ fn without_links(page: &str) -> String {
     let first = parts.next().unwrap_or_default().to_owned();
     let rest = parts.map(|part| part.split_once('>').map_or("", |(_, rest)| rest));
     let text = rest.fold(first, |all, part| all + part).replace("</a>", "");
-    text.replace("<code>", "").replace("</code>", "").replace('`', "")
+    text.replace("<code>", "").replace("</code>", "").replace('`', "").replace('\u{a0}', " ")
 }
 
 #[test]
@@ -111,10 +111,15 @@ fn the_data_of_a_page_are_columns_of_the_trace() {
 
 /// A flow whose small writes wait, and another one.
 fn held() -> Capture {
+    held_beside(2 * MS)
+}
+
+/// The same; the other one waits once, for so long.
+fn held_beside(other_ns: u64) -> Capture {
     let held = (0..20).fold(FlowBuilder::new(1, Role::Client).talks_in_parts(100), |flow, i| {
         flow.stall(i * 50 * MS, 41 * MS, FlowState::Nagle, Release::RxAckDelayed)
     });
-    let other = FlowBuilder::new(2, Role::Client).stall(0, 2 * MS, FlowState::InFlight, Release::RxAck);
+    let other = FlowBuilder::new(2, Role::Client).stall(0, other_ns, FlowState::InFlight, Release::RxAck);
     testkit::capture(vec![held.fill(), other.fill()], vec![])
 }
 
@@ -156,8 +161,24 @@ fn a_figure_leads_to_its_rule_and_to_the_spans_that_count_into_it() {
     // The headline, the row of the account and the evidence lead there; the account's rule is its own.
     assert!(page.matches("href=\"#events-1\"").count() >= 2, "{page}");
     assert!(page.contains("id=\"rule-flows-held-by-nagle-delayed-ack\""));
-    assert!(page.contains("20 events on 1 lane, 820 ms in all"));
+    assert!(page.replace('\u{a0}', " ").contains("20 events on 1 lane, 820 ms in all"));
     assert!(page.contains("its delayed-ACK timer sends it, 40 ms later."), "the document's words");
+}
+
+#[test]
+fn a_page_opens_with_the_longest_event_of_its_cause() {
+    // Another flow has a longer wait, for its own reason.
+    let capture = held_beside(400 * MS);
+    let judged = judged(&capture);
+    assert_eq!(judged.report.findings[0].cause, "nagle-delayed-ack");
+    let data = unpacked(&html(&judged, &capture).unwrap());
+    assert_eq!(data["opensAt"], serde_json::json!([0, (41 * MS + 41 * MS / 4) / 100]));
+}
+
+#[test]
+fn names_of_calls_may_be_broken() {
+    let pages = reports::all().into_iter().map(|(_, report)| formed(html, &report, &empty_capture()).unwrap());
+    assert!(pages.into_iter().any(|page| page.contains("<th scope=\"row\">epoll_<wbr>wait")));
 }
 
 #[test]
