@@ -14,9 +14,9 @@ const HEIGHT = 900;
  */
 const FORMS = [
   { colorScheme: "light", width: 1280, rules: undefined, picture: true },
-  { colorScheme: "dark", width: 1280, rules: ["color-contrast"], picture: false },
+  { colorScheme: "dark", width: 1280, rules: ["color-contrast"], picture: true },
   { colorScheme: "dark", width: 400, rules: ["scrollable-region-focusable"], picture: true },
-  { colorScheme: "light", width: 400, rules: [], picture: false },
+  { colorScheme: "light", width: 400, rules: [], picture: true },
 ];
 
 /** A tab, and what was wrong since that was last asked. */
