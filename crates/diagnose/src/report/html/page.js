@@ -223,7 +223,8 @@ class Timeline {
   welcome() {
     const parts = ["Drag to sum up a part of the time, Ctrl-drag for a second one to compare. Click a wait for what is known of it."];
     if (this.marked) return `The events that count into “${this.marked.title}”. N and P go from one to the next; Esc shows all lanes again.`;
-    if (this.data.slices.length > 1) parts.push("Single events were seen in the light stripes only.");
+    const [first] = this.data.slices;
+    if (first && first[1] - first[0] < 0.99 * this.data.window) parts.push("Single events were seen in the light stripes only.");
     if (this.data.reduced) parts.push("The case keeps only waits that requests have to do with.");
     if (this.data.wholeFrom > 0) parts.push(`Waits below ${time(this.data.wholeFrom, this.data)} are joined, or not drawn.`);
     const left = this.data.leftOut;
@@ -542,6 +543,7 @@ class Timeline {
     pen.fillStyle = this.colours.dim;
     pen.strokeStyle = this.colours.line;
     pen.lineWidth = 1;
+    let labelled = 0;
     for (let at = Math.ceil(this.shown.from / step) * step; at <= this.shown.to; at += step) {
       const x = Math.round(this.x(at)) + 0.5;
       pen.beginPath();
@@ -551,7 +553,10 @@ class Timeline {
       pen.stroke();
       pen.globalAlpha = 1;
       const mark = this.mark(at, step);
-      if (x + 3 + pen.measureText(mark).width <= width) pen.fillText(mark, x + 3, AXIS / 2);
+      const wide = pen.measureText(mark).width;
+      if (x < labelled || x + 3 + wide > width) continue;
+      pen.fillText(mark, x + 3, AXIS / 2);
+      labelled = x + wide + 8;
     }
   }
 
