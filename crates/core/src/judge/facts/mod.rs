@@ -2,6 +2,7 @@
 //! of lost time the one to blame.
 //!
 //! This module decides whether time was lost and whose it is. [`crate::judge::cause`] decides which causes are *named*.
+mod audience;
 mod blame;
 mod doing;
 mod flow;

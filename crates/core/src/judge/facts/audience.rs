@@ -1,0 +1,122 @@
+//! Sources that several hear at the same time: a camera, a radio, news. They send when there is something to send. What lies between is
+//! no pause of a sender that has more, and nobody waits for it.
+//!
+//! Clients that each load something slowly look alike: every one is at a place of its own, so that their pauses do not end together. A
+//! source that waits for its disk or for a peer is slow for all who hear it.
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::doing::wait_of;
+use super::{Blame, Facts, Part};
+use crate::stats;
+use crate::wait::Wait;
+
+/// Fewer flows may have the same pauses by chance, or are the two ends of one stream.
+const LISTENERS_MIN: usize = 3;
+/// Of the flows of a thread, and of the pauses of a flow, as many end together with others.
+const MOST: f64 = 0.8;
+/// Pauses end together that end within their length divided by this.
+const TOGETHER: f64 = 10.0;
+
+/// Takes away the pauses in what is heard by several at the same time.
+pub fn excuse(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    let mut pauses = BTreeMap::<u32, Vec<Pause>>::new();
+    // By flow: its pauses in sum, and those of a thread that sleeps until it is time.
+    let mut sums = BTreeMap::<usize, (f64, f64)>::new();
+    for part in parts.iter().filter(|part| part.supply) {
+        let asleep = part.off.is_some_and(|off| matches!(wait_of(facts, off), Wait::Multiplex | Wait::Sleep));
+        let sum = sums.entry(part.flow).or_default();
+        sum.0 += part.ns;
+        if let Some((begin, length)) = part.span.filter(|_| asleep && part.blame == Blame::SupplyBlocked) {
+            sum.1 += part.ns;
+            let pause = Pause { flow: part.flow, end_ns: begin.saturating_add(length), ns: length };
+            pauses.entry(part.tid).or_default().push(pause);
+        }
+    }
+    let heard: HashSet<usize> = pauses.into_values().flat_map(heard_together).collect();
+    let is_live = |flow| heard.contains(&flow) && sums.get(&flow).is_some_and(|(all, asleep)| *asleep >= MOST * all);
+    parts.retain(|part| !part.supply || !is_live(part.flow));
+}
+
+/// A time in which a thread has nothing to send on a flow.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    flow: usize,
+    end_ns: u64,
+    ns: u64,
+}
+
+/// Of the flows of a thread those whose pauses mostly end together with those of most others.
+fn heard_together(mut pauses: Vec<Pause>) -> Vec<usize> {
+    let flows: HashSet<usize> = pauses.iter().map(|pause| pause.flow).collect();
+    if flows.len() < LISTENERS_MIN {
+        return Vec::new();
+    }
+    pauses.sort_unstable_by_key(|pause| (pause.end_ns, pause.flow));
+    let lengths: Vec<f64> = pauses.iter().map(|pause| pause.ns as f64).collect();
+    let near_ns = (stats::quantile(&lengths, 0.5).unwrap_or(0.0) / TOGETHER) as u64;
+    // The flows with a pause that ends near, by how many such pauses they have.
+    let mut near = HashMap::<usize, usize>::new();
+    let (mut first, mut next) = (0, 0);
+    // By flow: its pauses, and those that end together with others.
+    let mut counts = BTreeMap::<usize, (usize, usize)>::new();
+    for pause in &pauses {
+        while let Some(other) = pauses.get(next).filter(|other| other.end_ns <= pause.end_ns.saturating_add(near_ns)) {
+            *near.entry(other.flow).or_default() += 1;
+            next += 1;
+        }
+        while pauses[first].end_ns < pause.end_ns.saturating_sub(near_ns) {
+            if let Some(left) = near.get_mut(&pauses[first].flow) {
+                *left -= 1;
+                if *left == 0 {
+                    near.remove(&pauses[first].flow);
+                }
+            }
+            first += 1;
+        }
+        let count = counts.entry(pause.flow).or_default();
+        count.0 += 1;
+        count.1 += usize::from(near.len() as f64 >= MOST * flows.len() as f64);
+    }
+    let mostly = |(all, together): &(usize, usize)| *together as f64 >= MOST * *all as f64;
+    counts.into_iter().filter(|(_, count)| mostly(count)).map(|(flow, _)| flow).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::{FdKind, FlowState, Release, Role};
+
+    use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
+
+    /// `flows` to which a thread sends each 80 ms, after it has slept in a call; the pauses of each begin so much later.
+    fn source(flows: u64, later_ns: u64, call: &str, fd: FdKind) -> String {
+        let flow = |id: u64| {
+            FlowBuilder::new(id, Role::Server)
+                .every(80 * MS, (id - 1) * later_ns, 70 * MS, FlowState::IdleAfterSend, Release::AppSend)
+                .streams(50, 30_000)
+        };
+        let thread = ThreadBuilder::new(101).sleeps(80 * MS, 0, 70 * MS, call, fd);
+        verdict_of(&capture((1..=flows).map(flow).collect(), vec![thread]))
+    }
+
+    #[test]
+    fn what_several_hear_at_the_same_time_is_not_slow() {
+        for (call, fd) in [("epoll_wait", FdKind::Anon), ("clock_nanosleep", FdKind::None)] {
+            assert_eq!(source(5, MS / 2, call, fd), "healthy", "{call}");
+        }
+    }
+
+    #[test]
+    fn what_each_loads_at_a_place_of_its_own_is() {
+        assert_eq!(source(5, 15 * MS, "epoll_wait", FdKind::Anon), "app-limited");
+    }
+
+    #[test]
+    fn a_source_that_waits_for_its_disk_is() {
+        assert_eq!(source(5, MS / 2, "read", FdKind::File), "app-limited");
+    }
+
+    #[test]
+    fn two_may_be_alike_by_chance() {
+        assert_eq!(source(2, 0, "epoll_wait", FdKind::Anon), "app-limited");
+    }
+}
