@@ -1,5 +1,6 @@
 //! Whether anybody notices the time that requests lose. Nobody waits for a service that has hardly anything to do and answers within a
-//! fraction of a millisecond, whatever most of that fraction goes into.
+//! few milliseconds, whatever most of these go into: a person does not see them, and a program that asks for one thing after the other
+//! lets the service have a request all the time.
 //!
 //! This module has the limits. [`crate::judge::facts`] decides which time was lost.
 use crate::judge::cause::RequestLoss;
@@ -8,8 +9,10 @@ use crate::judge::facts::{Facts, Lost};
 use crate::stats::ratio;
 use crate::units;
 
-/// Of a request, less lost time than this is felt by nobody whose service has time left, or where no single cause has it.
+/// Of a request where no single cause has it, and of a connection with little to move, less lost time than this is felt by nobody.
 const FELT_NS: f64 = 1e6;
+/// The same of a request to a service that is asked rarely, and of its causes.
+const FELT_RARELY_NS: f64 = 5e6;
 /// A service that has a request for less than this share of its time keeps no client from asking more. A client that asks again as soon
 /// as it has its answer gives one request for nearly all of the time.
 const RARELY: f64 = 0.10;
@@ -18,14 +21,23 @@ const RARELY: f64 = 0.10;
 pub fn share(facts: &Facts<'_>) -> f64 {
     let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
     let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
-    if ratio(lost_ns, requests) >= FELT_NS { ratio(lost_ns, time_ns) } else { 0.0 }
+    if ratio(lost_ns, requests) >= felt_ns(facts, time_ns) { ratio(lost_ns, time_ns) } else { 0.0 }
 }
 
 /// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. The loss of a few slow
 /// ones among them is judged apart ([`crate::judge::tail`]).
 pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
-    let rare = loss.time_ns < RARELY * facts.capture.window_ns as f64;
-    !loss.waited && loss.each_ns < FELT_NS && rare
+    !loss.waited && loss.each_ns < felt_ns(facts, loss.time_ns) && is_rare(facts, loss.time_ns)
+}
+
+/// What of a request is felt where all take so much time. A reply may be on its way for long after it was sent: then connections have data to
+/// move for more of the time.
+fn felt_ns(facts: &Facts<'_>, time_ns: f64) -> f64 {
+    if is_rare(facts, time_ns.max(facts.could_ns())) { FELT_RARELY_NS } else { FELT_NS }
+}
+
+fn is_rare(facts: &Facts<'_>, time_ns: f64) -> bool {
+    time_ns < RARELY * facts.capture.window_ns as f64
 }
 
 /// The share of the time in which flows could have moved data that was lost, where that is long enough to be felt. `lost_ns` is all that
@@ -37,8 +49,7 @@ pub fn flow_share(facts: &Facts<'_>, lost_ns: f64) -> f64 {
 /// Nobody notices what connections lose: little each, and they have data to move only now and then. A connection that is opened for a
 /// request, or for a few, gives its whole loss to them.
 pub fn is_unfelt_on_flows(facts: &Facts<'_>, lost: &Lost) -> bool {
-    let rare = facts.could_ns() < RARELY * facts.capture.window_ns as f64;
-    !lost.by_flow.is_empty() && lost.mean_ms(facts) * 1e6 < FELT_NS && rare
+    !lost.by_flow.is_empty() && lost.mean_ms(facts) * 1e6 < FELT_NS && is_rare(facts, facts.could_ns())
 }
 
 /// The same as [`denial`] of a cause that flows show.
@@ -48,22 +59,28 @@ pub fn denial_on_flows(facts: &Facts<'_>, lost: &Lost) -> Denial {
 }
 
 /// Why a cause that holds is not named: it takes too little of each request.
-pub fn denial(loss: &RequestLoss) -> Denial {
-    let why = format!("under {}, of a service that is idle most of the time", units::duration(FELT_NS));
+pub fn denial(facts: &Facts<'_>, loss: &RequestLoss) -> Denial {
+    let limit = units::duration(felt_ns(facts, loss.time_ns));
+    let why = format!("under {limit}, of a service that is idle most of the time");
     Denial::of(amount(loss.each_ns / 1e6, "ms", "a request")).seen().because(why)
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{HopKind, Report, Status};
+    use parshall_evidence::{FlowState, HopKind, Release, Report, Role, Status};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::{FlowBuilder, MS};
+
+    fn asks_of(requests: u64, ms: f64) -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000");
+        ServiceBuilder::new(7000).requests(requests, ms).part(way, 0.55).cpu(0.45)
+    }
 
     /// A second of `requests` that take `ms` each, half of it for the reply of another server.
     fn asks(requests: u64, ms: f64, change: impl FnOnce(&mut ServiceBuilder)) -> Report {
-        let way = Hops::new().thread(100, 101, "app").on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000");
-        let mut service = ServiceBuilder::new(7000).requests(requests, ms).part(way, 0.55).cpu(0.45);
+        let mut service = asks_of(requests, ms);
         change(&mut service);
         judge(&with(service))
     }
@@ -73,23 +90,40 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_fraction_of_a_millisecond_is_felt_where_clients_wait_for_it_all_the_time() {
+    fn a_short_call_is_felt_where_clients_wait_for_it_all_the_time() {
         let idle = asks(15, 0.5, |_| {});
         assert_eq!((idle.verdict.status, cause(&idle)), (Status::Healthy, ""), "{idle:#?}");
         let entry = idle.ruled_out.iter().find(|entry| entry.cause == "blocking-downstream-call").expect("an entry");
         assert!(entry.seen && entry.why.contains("a request"), "{}", entry.why);
         // A client asks again as soon as it is answered: it could ask twice as often.
         assert_eq!(cause(&asks(1500, 0.5, |_| {})), "blocking-downstream-call");
-        // Requests that wait for milliseconds are slow, however few there are.
-        assert_eq!(cause(&asks(15, 5.0, |_| {})), "blocking-downstream-call");
+        // So is one of a few milliseconds where requests come now and then, and not where they come one after the other.
+        assert_eq!(asks(15, 5.0, |_| {}).verdict.status, Status::Healthy);
+        assert_eq!(cause(&asks(150, 5.0, |_| {})), "blocking-downstream-call");
+        // Requests that wait for longer are slow, however few there are.
+        assert_eq!(cause(&asks(5, 15.0, |_| {})), "blocking-downstream-call");
     }
 
     #[test]
     fn one_slow_request_is_an_accident_of_its_own() {
         let unlucky = asks(15, 0.5, |service| service.record.p99_ns = Some(20_000_000));
         assert_eq!((unlucky.verdict.status, cause(&unlucky)), (Status::Healthy, ""));
-        // As many that the mean is a millisecond are none.
-        assert_eq!(cause(&asks(15, 2.0, |service| service.record.p50_ns = Some(500_000))), "blocking-downstream-call");
+        // As many that the mean is several milliseconds are none.
+        assert_eq!(cause(&asks(9, 10.0, |service| service.record.p50_ns = Some(500_000))), "blocking-downstream-call");
+    }
+
+    #[test]
+    fn replies_that_are_long_on_their_way_are_felt() {
+        let service = asks_of(15, 5.0);
+        let mut far = with(service);
+        assert_eq!(judge(&far).verdict.status, Status::Healthy);
+        let mut flow = FlowBuilder::new(1, Role::Server)
+            .every(60 * MS, 0, 50 * MS, FlowState::Cwnd, Release::RxAck)
+            .talks(15, 20_000);
+        flow.record.last.min_rtt_us = 50_000;
+        far.flows.push(flow.fill().record);
+        let report = judge(&far);
+        assert_ne!(report.verdict.status, Status::Healthy, "{report:#?}");
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Total {
             return Ok((lost_share, own_share));
         }
         if let Some(loss) = candidate.requests.as_ref().filter(|loss| felt::is_unfelt(facts, loss)) {
-            return Err(Box::new(felt::denial(loss)));
+            return Err(Box::new(felt::denial(facts, loss)));
         }
         if own_share < candidate.min_share {
             let whose = match share_of(candidate) {
