@@ -54,8 +54,8 @@ pub enum Gap {
     Inferred(&'static str),
     /// The cause itself says what it only guessed.
     Guessed(&'static str),
-    /// Another cause has nearly as much of the lost time: its id, and its share.
-    Rival(&'static str, f64),
+    /// Another cause has nearly as much of the lost time, or more.
+    Rival(&'static str),
     /// So much of the lost time is not its own.
     Rest(f64),
     /// Requests lay unread before this process for most of the wait.
@@ -139,12 +139,10 @@ impl Gap {
             Gap::Sampled => "this rung only samples: single events were not seen".to_owned(),
             Gap::Unseen(share) => format!("{} of the requests' time was not seen", units::percent(*share)),
             Gap::Slices => "the slices are too short to show whole requests".to_owned(),
-            Gap::Few(n, what) => format!("it rests on {} {what}", units::count(*n)),
+            Gap::Few(n, what) => format!("few {what} were seen ({})", units::count(*n)),
             Gap::End(whom) => format!("what {whom} waits for in the end was not seen"),
             Gap::Inferred(what) | Gap::Guessed(what) => (*what).to_owned(),
-            Gap::Rival(cause, share) => {
-                format!("{cause} has nearly as much of the lost time ({})", units::percent(*share))
-            }
+            Gap::Rival(cause) => format!("{cause} explains about as much of the lost time"),
             Gap::Rest(share) => {
                 format!("{} of the lost time has other causes, or none that is known", units::percent(*share))
             }
@@ -254,7 +252,7 @@ fn cut_short(facts: &Facts<'_>) -> bool {
 pub fn of_shares(own: f64, others: impl Iterator<Item = (&'static str, f64)>) -> Option<Gap> {
     let rival = others.filter(|(_, share)| *share >= RIVAL * own).max_by(|a, b| a.1.total_cmp(&b.1));
     match rival {
-        Some((cause, share)) => Some(Gap::Rival(cause, share)),
+        Some((cause, _)) => Some(Gap::Rival(cause)),
         None => (own < MOST).then_some(Gap::Rest(1.0 - own)),
     }
 }
@@ -419,7 +417,7 @@ mod tests {
         let few = judge(&with(ServiceBuilder::new(7000).requests(3, 300.0).part(wait(HopKind::Disk, "fsync"), 1.0)));
         assert_eq!((few.verdict.confidence, links(&few)), (Confidence::Medium, vec!["few"]));
         assert_eq!(few.verdict.gaps, few.findings[0].gaps);
-        assert_eq!(few.verdict.gaps[0].why, "it rests on 3 requests");
+        assert_eq!(few.verdict.gaps[0].why, "few requests were seen (3)");
     }
 
     #[test]

@@ -94,7 +94,7 @@ fn confidence(confidence: Confidence) -> &'static str {
     }
 }
 
-/// `Confidence medium: it rests on 3 requests.`: what lowers it most, and all of it on a full page. None where it is high, and where nothing
+/// `Confidence medium: few requests were seen (3).`: what lowers it most, and all of it on a full page. None where it is high, and where nothing
 /// is claimed.
 fn doubt(answer: &parshall_evidence::Verdict, detail: Detail) -> Option<String> {
     if answer.status == Status::InsufficientEvidence {

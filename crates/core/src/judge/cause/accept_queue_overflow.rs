@@ -143,7 +143,7 @@ impl Unserved<'_> {
             words::counted("waiting there when the window ended", listener.queued.1),
             words::counted("connections that were accepted", *accepted),
         ];
-        let fix = "Accept from every listener of the port, or close those that nobody serves: a process that inherited one by fork() or exec() and                    never uses it keeps its part of the connections. `ss -tlnp` shows a line for each, with its queue and its processes."
+        let fix = "Accept from every listener of the port, or close those that nobody serves: a process that inherited one by fork() or exec() and never uses it keeps its part of the connections. `ss -tlnp` shows a line for each, with its queue and its processes."
             .to_string();
         let place = Place { pid: (listener.pid != 0).then_some(listener.pid), ..Place::default() };
         let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);

@@ -5,6 +5,7 @@
 //! (`local-shaper`).
 use super::base::{Candidate, Cause, Outcome, denied, place_of, uses_bbr, who};
 use crate::judge::denial::{Denial, amount};
+use crate::judge::facts::network::adds_delay;
 use crate::judge::facts::{Blame, Facts, rtt_ns};
 use crate::judge::record;
 use crate::judge::{stream, words};
@@ -59,7 +60,11 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
         return Outcome::Untested(why);
     }
     let times = amount(largest_rise(facts), "times", "the least round trip at most");
-    denied(Denial::of(times).because("too little for a queue, or of flows that send little bulk data"))
+    let why = match facts.flows.iter().any(adds_delay) {
+        true => "of a flow that sends no stream, or to this very host",
+        false => "too little for a queue",
+    };
+    denied(Denial::of(times).because(why))
 }
 
 /// The largest round trip of a flow at the end, in units of its least one; 0 where no flow has one.

@@ -12,6 +12,7 @@ use crate::judge::facts::requests::{
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
 use crate::judge::{chain, confidence};
+use crate::report;
 use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
@@ -294,6 +295,16 @@ fn innermost(frames: &[Frame], mode: Mode) -> Option<&Frame> {
 /// The same for all threads of a process.
 pub fn hottest_of_process(facts: &Facts<'_>, pid: u32, mode: Mode) -> Vec<Evidence> {
     hottest(facts, |tid| facts.thread(tid).is_some_and(|t| t.rec.pid == pid), mode)
+}
+
+/// The sentence that names the first of these functions: where most of the samples are in it, it says so, and else gives its share.
+pub fn most_in(hot: &[Evidence]) -> String {
+    let Some(first) = hot.first() else { return String::new() };
+    let name = report::simplified(&first.what);
+    match first.value {
+        Some(share) if share < 0.5 => format!(" Its most frequent function is {name}, with {}.", units::percent(share)),
+        _ => format!(" Most of it in {name}."),
+    }
 }
 
 /// How long a request takes with `more` than a limit lets through now. By Little's law, that is as long as one is under way times those

@@ -51,7 +51,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     if flow.rec.last.nonagle != 255 {
         let state = if flow.rec.last.nonagle & 2 == 0 { "off" } else { "on" };
-        evidence.push(Evidence { what: format!("TCP_CORK is {state} on this socket"), ..Evidence::default() });
+        evidence.push(Evidence { what: format!("TCP_CORK of this socket is {state}"), ..Evidence::default() });
     }
     evidence.push(words::counted("segments retransmitted on this flow", flow.retransmitted));
     let fix = "Clear TCP_CORK after the last part of a message, and do not set MSG_MORE on its last write.";

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use parshall_evidence::{Place, Stack};
 
 use super::base::{Candidate, Cause, Outcome, ThreadLoss};
-use super::common::{Mode, Waits, hottest, hottest_of_process, not_spent};
+use super::common::{Mode, Waits, hottest, hottest_of_process, most_in, not_spent};
 use crate::judge::chain::named;
 use crate::judge::facts::{CHEAP_NS, Facts, Lost, MOSTLY_BUSY, Spent, ThreadFact};
 use crate::judge::record;
 use crate::judge::words;
-use crate::report;
 use crate::stats::ratio;
 use crate::units;
 
@@ -35,7 +34,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = waits else { return not_spent(facts, Spent::CpuKernel) };
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let most = most_in(&hot);
     let summary = waits.summary(&format!(
         "{} is on a CPU for {} a request, most of it in the kernel.{most}",
         named(leaf),

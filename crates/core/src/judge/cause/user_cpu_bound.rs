@@ -7,7 +7,7 @@ use parshall_evidence::{Evidence, Figure, HopKind, Place, is_address};
 use super::base::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
 };
-use super::common::{Mode, Waits, hottest, hottest_of_process};
+use super::common::{Mode, Waits, hottest, hottest_of_process, most_in};
 use super::small_copy_buffer;
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
@@ -18,7 +18,6 @@ use crate::judge::ledger::thread::State;
 use crate::judge::record;
 use crate::judge::runtime::{self, Runtime};
 use crate::judge::words;
-use crate::report;
 use crate::stats::ratio;
 use crate::units;
 
@@ -68,16 +67,17 @@ fn outcome(facts: &Facts<'_>) -> Outcome {
 /// Requests whose path ends on a CPU.
 fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let leaf = waits.leaf;
-    if leaf.kind == HopKind::RunQueue {
-        return in_background(facts, waits);
+    let busy = never_idle(facts, leaf.pid);
+    if leaf.kind == HopKind::RunQueue && !busy.is_empty() {
+        return in_background(facts, waits, &busy);
     }
     let mut hot = hottest_of_process(facts, leaf.pid, Mode::User);
-    let most = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
-    let summary = waits.summary(&format!(
-        "{} is on a CPU for a request, or for those before it, for {}.{most}",
-        named(leaf),
-        waits.each()
-    ));
+    let most = most_in(&hot);
+    let (who, each) = (named(leaf), waits.each());
+    let summary = waits.summary(&match leaf.kind {
+        HopKind::RunQueue => format!("{who} could run and waits {each} for a CPU, which its own process has.{most}"),
+        _ => format!("{who} is on a CPU for a request, or for those before it, for {each}.{most}"),
+    });
     let runtime = runtime::of(facts, leaf.pid, &leaf.process);
     let fix = if runtime.is_some_and(Runtime::runs_one_thread) {
         "Spend less CPU per request, or run more processes: threads of one interpreter take turns on one CPU."
@@ -100,17 +100,21 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
 /// A thread that runs or could run for this share of its time never waits for work.
 const NEVER_IDLE: f64 = 0.5;
 
-/// Requests that wait for a CPU which other threads of their process have.
-fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
-    let leaf = waits.leaf;
+/// The threads of a process that never wait for work.
+fn never_idle<'a, 'c>(facts: &'a Facts<'c>, pid: u32) -> Vec<&'a ThreadFact<'c>> {
     let awake = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu() + t.ledger.of(State::Runnable), t.ledger.wall_ns);
-    let busy: Vec<&ThreadFact<'_>> = facts.threads_of(leaf.pid).filter(|t| awake(t) >= NEVER_IDLE).collect();
+    facts.threads_of(pid).filter(|t| awake(t) >= NEVER_IDLE).collect()
+}
+
+/// Requests that wait for a CPU which threads of their process have that never wait for work.
+fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>, busy: &[&ThreadFact<'_>]) -> Outcome {
+    let leaf = waits.leaf;
     let cpus = ratio(busy.iter().map(|t| t.ledger.on_cpu()).sum(), facts.capture.window_ns as f64);
     let hot = hottest_of_process(facts, leaf.pid, Mode::User);
-    let at = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
-    let threads = units::plural(busy.len() as u64, "thread", "threads");
+    let at = most_in(&hot);
+    let threads = units::plural(busy.len() as u64, "thread computes", "threads compute");
     let summary = waits.summary(&format!(
-        "{} could run and waits {} for a CPU, while {threads} of its own process compute for no request.{at}",
+        "{} could run and waits {} for a CPU, while {threads} in its own process for no request.{at}",
         named(leaf),
         waits.each()
     ));
@@ -121,7 +125,7 @@ fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     evidence.extend(facts.runq_p99_us().map(|p99| words::valued("run queue wait, p99 below", p99 / 1e3, "ms")));
     evidence.extend(hot);
     let fix = format!(
-        "Give the background threads fewer CPUs than the host has (OMP_NUM_THREADS, the size of the pool), let them sleep rather than spin          while they wait (OMP_WAIT_POLICY=passive), or lower their priority (renice -n 10 -p TID). Which they are: top -H -p {}",
+        "Give the background threads fewer CPUs than the host has (OMP_NUM_THREADS, the size of the pool), let them sleep rather than spin while they wait (OMP_WAIT_POLICY=passive), or lower their priority (renice -n 10 -p TID). Which they are: top -H -p {}",
         leaf.pid
     );
     waits.candidate(summary, evidence, fix).holds()
@@ -146,7 +150,7 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     let cost = thread.cost_ns.map(|c| words::about(facts.scaled(), units::duration(c)));
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, |tid| tid == thread.rec.tid, Mode::User);
-    let at = hot.first().map(|e| format!(" Most of it in {}.", report::simplified(&e.what))).unwrap_or_default();
+    let at = most_in(&hot);
     let summary = format!("{} computes in user mode{cost}; flows wait for it.{at}", thread_name(facts, thread.rec.tid));
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));

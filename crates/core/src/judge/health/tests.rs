@@ -262,7 +262,7 @@ fn crowded(background_ms: u64) -> Capture {
 fn threads_of_its_own_process_keep_a_service_from_a_cpu() {
     let report = judge(&crowded(1_900));
     assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
-    assert!(report.verdict.summary.contains("4 threads of its own process"), "{}", report.verdict.summary);
+    assert!(report.verdict.summary.contains("4 threads compute in its own process"), "{}", report.verdict.summary);
     assert_eq!(verdict_of(&crowded(100)), "healthy", "they do next to nothing");
 }
 

@@ -16,7 +16,7 @@ use super::prepared::Facts;
 
 pub use connect::{OF_LIFE_MIN, SYN_TIMEOUT_NS, overflowed};
 pub use findings::{Chatter, Network, Refusals, Setup};
-pub use path::shaper;
+pub use path::{adds_delay, shaper};
 pub use window::RCVBUF_LOCK;
 
 /// Gives the lost time that the network caused its exact blame, and adds what only counters and settings show to be lost.

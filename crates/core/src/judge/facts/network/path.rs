@@ -70,7 +70,8 @@ pub fn is_queued(flow: &FlowFact<'_>) -> bool {
     flow.shape == Shape::StreamOut && adds_delay(flow) && !same_address(flow.rec)
 }
 
-fn adds_delay(flow: &FlowFact<'_>) -> bool {
+/// The round trip is so far above its minimum that something must queue.
+pub fn adds_delay(flow: &FlowFact<'_>) -> bool {
     let (srtt, least) = (f64::from(flow.rec.last.srtt_us) * 1e3, rtt_ns(flow));
     least > 0.0 && srtt >= 2.0 * least && srtt >= least + QUEUE_MIN_NS
 }
