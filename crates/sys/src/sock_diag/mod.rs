@@ -36,7 +36,7 @@ impl DiagSocket {
 
     /// Takes a descriptor that behaves like one: a pair of datagram sockets whose other end plays the kernel.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        let wait = libc::timeval { tv_sec: REPLY_TIMEOUT.as_secs() as libc::time_t, tv_usec: 0 };
+        let wait = libc::timeval { tv_sec: REPLY_TIMEOUT.as_secs() as libc::c_long, tv_usec: 0 };
         // SAFETY: `wait` is valid for the length that is passed, and only read.
         let set = unsafe {
             libc::setsockopt(
