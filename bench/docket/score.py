@@ -34,7 +34,7 @@ def still_named(case, run):
     return bool(set(causes(run)[:1]) & set(case.expect["causes"]))
 
 
-def mended(cases, runs):
+def changed(cases, runs):
     """The rows of what was said about cases whose cause was removed: [verdict, runs, share]. Another cause need not be false: the load of
     most cases asks as fast as it is answered, so that something else limits them then."""
     def kind(run):

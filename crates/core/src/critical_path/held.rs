@@ -65,12 +65,11 @@ impl Index<'_> {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::Socket;
+    use parshall_evidence::timeline::{Socket, Waker};
     use parshall_evidence::{HopKind, Service};
 
     use crate::critical_path::services;
     use crate::testkit::timeline::{Script, client_socket, served_socket};
-    use parshall_evidence::timeline::Waker;
 
     const MS: u64 = 1_000_000;
     const US: u64 = 1_000;

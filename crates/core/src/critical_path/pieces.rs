@@ -19,7 +19,7 @@ const APART_NS: u64 = 1_000_000;
 const LATE_MIN: usize = 2;
 /// The share of the time between two pieces that a question takes.
 const ASKED: f64 = 0.6;
-/// Of five pieces, as many follow a question, and so many replies are of this kind.
+/// At least this many of five pieces follow a question, and at least this many of five replies have such pieces.
 const MOST_OF_5: usize = 4;
 /// Fewer replies may look so by chance.
 const REPLIES_MIN: usize = 5;

@@ -6,7 +6,7 @@ use parshall_evidence::{FlowId, Limit};
 
 use super::limit;
 
-/// So many connections lie unread for so long after they were accepted, where a limit is looked for.
+/// A limit is looked for where at least this many connections lie unread for this long after they were accepted.
 const UNREAD_MIN: usize = 5;
 const UNREAD_NS: u64 = 1_000_000;
 /// One connection at a time is what a lock lets through as well.

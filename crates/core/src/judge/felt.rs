@@ -30,8 +30,8 @@ pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
     !loss.waited && loss.each_ns < felt_ns(facts, loss.time_ns) && is_rare(facts, loss.time_ns)
 }
 
-/// What of a request is felt where all take so much time. A reply may be on its way for long after it was sent: then connections have data to
-/// move for more of the time.
+/// The least lost time of a request that is felt, where all requests together take `time_ns`. A reply may be in flight for long after it was
+/// sent, which is on the account of its connection alone: that must have data to move only now and then, too.
 fn felt_ns(facts: &Facts<'_>, time_ns: f64) -> f64 {
     if is_rare(facts, time_ns.max(facts.could_ns())) { FELT_RARELY_NS } else { FELT_NS }
 }

@@ -262,6 +262,17 @@ impl Drop for Running {
     }
 }
 
+/// Builds a program of this directory with `build`, which ends before the options that name the output and the source. Returns its path; it
+/// has the name of the source.
+pub fn built(scratch: &Scratch, build: &[&str], source: &str) -> String {
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
+    let program = scratch.file(name).to_str().unwrap().to_owned();
+    let source = format!("{}/tests/common/{source}", env!("CARGO_MANIFEST_DIR"));
+    let status = Command::new(build[0]).args(&build[1..]).args(["-o", &program, &source]).status().unwrap();
+    assert!(status.success(), "{build:?} {source}");
+    program
+}
+
 /// The path of the script behind [`service`].
 pub fn service_py() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/service.py").to_owned()

@@ -21,8 +21,6 @@ mod page;
 mod programs;
 mod sockets;
 
-use std::process::Command;
-
 use checks::Values;
 use common::Scratch;
 
@@ -119,12 +117,9 @@ fn uring(machine: &str) {
     if !common::has(&["gcc"], &what) {
         return;
     }
-    let built = Scratch::new();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/uring.c");
-    let compiled =
-        common::finish(Command::new("gcc").args(["-O1", "-static", "-o"]).arg(built.file("uring")).arg(source));
-    assert_eq!(compiled.code, Some(0), "{compiled:?}");
-    let with = [(built.file("uring"), "/usr/bin/uring".to_owned())];
+    let scratch = Scratch::new();
+    let program = common::built(&scratch, &["gcc", "-O1", "-static"], "uring.c");
+    let with = [(program.into(), "/usr/bin/uring".to_owned())];
     let Some(reports) = guest::run(&machine, "uring", include_str!("guest/uring.sh"), &with, LIMIT_S) else { return };
     let mut values = Values::new();
     checks::uring(&reports, &mut values);

@@ -2,8 +2,8 @@
 //! of lost time the one to blame.
 //!
 //! This module decides whether time was lost and whose it is. [`crate::judge::cause`] decides which causes are *named*.
-mod audience;
 mod blame;
+mod broadcast;
 mod doing;
 mod flow;
 mod lost;

@@ -8,7 +8,7 @@ use super::network::findings::Network;
 use super::prepared::{Facts, throttled_periods};
 use super::requests::Requests;
 use super::thread::thread_facts;
-use super::{audience, blame, network, pair, requests};
+use super::{blame, broadcast, network, pair, requests};
 use crate::judge::waiting::Quiet;
 
 impl<'a> Facts<'a> {
@@ -50,7 +50,7 @@ impl<'a> Facts<'a> {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
         }
         let (mut parts, explained) = pair::resolve(&facts, raw);
-        audience::excuse(&facts, &mut parts);
+        broadcast::drop_pauses(&facts, &mut parts);
         (facts.parts, facts.network) = network::refine(&facts, parts);
         facts.requests = Requests::new(capture, services, &facts.flows, &facts.parts);
         let waited = crate::judge::waiting::flows(capture, services);

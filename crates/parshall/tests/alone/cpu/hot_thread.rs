@@ -5,17 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use crate::common::{self, Running, Scratch, btf, has, parshall, undisturbed, verdict};
+use crate::common::{self, Running, Scratch, btf, built, has, parshall, undisturbed, verdict};
 use parshall_evidence::Report;
-
-/// Builds a program with `build`, which ends with the options that name the output and the source.
-fn built(scratch: &Scratch, build: &[&str], source: &str) -> String {
-    let program = scratch.file("program").to_str().unwrap().to_owned();
-    let source = format!("{}/tests/common/{source}", env!("CARGO_MANIFEST_DIR"));
-    let status = Command::new(build[0]).args(&build[1..]).args(["-o", &program, &source]).status().unwrap();
-    assert!(status.success(), "{build:?} {source}");
-    program
-}
 
 fn start(words: &[&str]) -> (Running, u16) {
     common::serve_with(Command::new(words[0]).args(&words[1..]))

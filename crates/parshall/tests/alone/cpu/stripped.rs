@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::common::{self, Scratch, finish, has, parshall, undisturbed, verdict};
+use crate::common::{self, Scratch, built, finish, has, parshall, undisturbed, verdict};
 
 #[test]
 fn a_program_without_symbols() {
@@ -11,10 +11,8 @@ fn a_program_without_symbols() {
         return;
     }
     let scratch = Scratch::new();
-    let (program, file) = (scratch.file("stripped"), scratch.file("case.json"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/stripped.c");
-    let built = finish(Command::new("cc").args(["-O1", "-fno-omit-frame-pointer", "-o"]).arg(&program).arg(source));
-    assert_eq!(built.code, Some(0), "{built:?}");
+    let file = scratch.file("case.json");
+    let program = built(&scratch, &["cc", "-O1", "-fno-omit-frame-pointer"], "stripped.c");
     assert_eq!(finish(Command::new("strip").arg(&program)).code, Some(0));
     let (running, _) = common::serve_with(&mut Command::new(&program));
     let pid = running.pid().to_string();

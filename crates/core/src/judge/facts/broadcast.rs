@@ -1,8 +1,8 @@
-//! Sources that several hear at the same time: a camera, a radio, news. They send when there is something to send. What lies between is
-//! no pause of a sender that has more, and nobody waits for it.
+//! Broadcasts: a source sends the same to several receivers at the same time, such as a camera, a radio or news. It sends when there is
+//! something to send. The time between is no pause of a sender that has more, and no receiver waits for it.
 //!
 //! Clients that each load something slowly look alike: every one is at a place of its own, so that their pauses do not end together. A
-//! source that waits for its disk or for a peer is slow for all who hear it.
+//! source that waits for its disk or for a peer is slow for all of its receivers.
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::doing::wait_of;
@@ -11,14 +11,14 @@ use crate::stats;
 use crate::wait::Wait;
 
 /// Fewer flows may have the same pauses by chance, or are the two ends of one stream.
-const LISTENERS_MIN: usize = 3;
+const RECEIVERS_MIN: usize = 3;
 /// Of the flows of a thread, and of the pauses of a flow, as many end together with others.
 const MOST: f64 = 0.8;
 /// Pauses end together that end within their length divided by this.
 const TOGETHER: f64 = 10.0;
 
-/// Takes away the pauses in what is heard by several at the same time.
-pub fn excuse(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+/// Takes away the pauses of broadcasts.
+pub fn drop_pauses(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     let mut pauses = BTreeMap::<u32, Vec<Pause>>::new();
     // By flow: its pauses in sum, and those of a thread that sleeps until it is time.
     let mut sums = BTreeMap::<usize, (f64, f64)>::new();
@@ -32,8 +32,8 @@ pub fn excuse(facts: &Facts<'_>, parts: &mut Vec<Part>) {
             pauses.entry(part.tid).or_default().push(pause);
         }
     }
-    let heard: HashSet<usize> = pauses.into_values().flat_map(heard_together).collect();
-    let is_live = |flow| heard.contains(&flow) && sums.get(&flow).is_some_and(|(all, asleep)| *asleep >= MOST * all);
+    let together: HashSet<usize> = pauses.into_values().flat_map(pausing_together).collect();
+    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(|(all, asleep)| *asleep >= MOST * all);
     parts.retain(|part| !part.supply || !is_live(part.flow));
 }
 
@@ -46,9 +46,9 @@ struct Pause {
 }
 
 /// Of the flows of a thread those whose pauses mostly end together with those of most others.
-fn heard_together(mut pauses: Vec<Pause>) -> Vec<usize> {
+fn pausing_together(mut pauses: Vec<Pause>) -> Vec<usize> {
     let flows: HashSet<usize> = pauses.iter().map(|pause| pause.flow).collect();
-    if flows.len() < LISTENERS_MIN {
+    if flows.len() < RECEIVERS_MIN {
         return Vec::new();
     }
     pauses.sort_unstable_by_key(|pause| (pause.end_ns, pause.flow));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_hear_at_the_same_time_is_not_slow() {
+    fn a_broadcast_is_not_slow() {
         for (call, fd) in [("epoll_wait", FdKind::Anon), ("clock_nanosleep", FdKind::None)] {
             assert_eq!(source(5, MS / 2, call, fd), "healthy", "{call}");
         }
