@@ -402,6 +402,9 @@ static __always_inline void flow_enter_slice(struct flow *st)
 /*
  * Accounts for the time up to an event. A retransmission timer is not an event here; it only leaves a mark. So after a long
  * interval the mark is looked up, and a timer that fired within the interval ends the run at the time of the timer.
+ *
+ * An event of another CPU can be accounted for between the reading of `now` and this: a hypervisor took this CPU away meanwhile. A
+ * ledger that went back to the time before would count the interval between them twice.
  */
 ONCE int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 {
@@ -419,6 +422,8 @@ ONCE int flow_event(struct flow *st, struct fields *f, int release, u64 now)
 	s = FORGET(classify(f, st->last_op));
 
 	count(CNT_EVENTS);
+	if (now < st->last)
+		now = st->last;
 	if (now - st->last >= STALL_MIN_NS && release != RL_RTO_TIMER && release != RL_RETRANSMIT) {
 		m = bpf_map_lookup_elem(&timer_marks, &key);
 		if (m && m->write_at > st->last && m->write_at < now)

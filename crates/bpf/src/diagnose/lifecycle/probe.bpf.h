@@ -85,8 +85,6 @@ static __always_inline void cut_flow(struct sock *sk, struct tcp_sock *tp, struc
 	bool unseen;
 
 	flow_enter_slice(st);
-	if (at <= st->last)
-		at = st->last;
 	load_fields(sk, tp, &f);
 	/*
 	 * No call was seen yet: the kernel knows when data was last sent and received, in jiffies. A request and its reply within one
@@ -354,7 +352,7 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 	count_of(sk, st, NET_CLOSED);
 	now = bpf_ktime_get_ns();
 	if (active)
-		cut_flow(sk, tp, st, RL_CLOSE, now);
+		cut_flow(sk, tp, st, RL_CLOSE, slice_now());
 	if (!between_windows && !emit_short_end(sk, tp, st, now))
 		emit_end(sk, tp, st, now);
 	drop_flow(sk);
