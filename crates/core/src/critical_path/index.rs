@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
-use super::{heartbeat, limit, one_way, parts, pieces, polls};
+use super::{computed, heartbeat, limit, one_way, parts, pieces, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -169,6 +169,7 @@ impl<'a> Index<'a> {
         heartbeat::settle(&mut found, timeline);
         pieces::settle(&mut found, timeline);
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
+        computed::settle(&mut found, &by_thread, timeline);
         one_way::add(&mut found, &by_thread, timeline);
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
         let usual_wakers = timeline.usual_wakers.clone();
@@ -210,7 +211,9 @@ impl<'a> Index<'a> {
 
     /// As [`Index::new`], and notes which times off the CPU are used.
     pub fn noting(timeline: &'a Timeline) -> Index<'a> {
-        Index { used: Some(RefCell::default()), ..Index::new(timeline) }
+        let index = Index { used: Some(RefCell::default()), ..Index::new(timeline) };
+        computed::decisive_sleeps(timeline).into_iter().for_each(|sleep| index.note_sleep(sleep));
+        index
     }
 
     /// Something was concluded from this time off the CPU.

@@ -10,6 +10,7 @@ mod asked;
 mod attempts;
 mod awaited;
 pub mod clients;
+mod computed;
 mod connection;
 mod heartbeat;
 mod held;

@@ -69,31 +69,54 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
     }
 }
 
+/// What was sent for a request from the begin of its reply on, up to the next request.
+pub struct Reply<'a> {
+    /// What was received with the begin of the request.
+    pub read: &'a SocketCall,
+    /// The pieces, at least one.
+    pub sends: &'a [SocketCall],
+    /// When the client went on: it asked again, or an end closed the connection.
+    pub next_ns: Option<u64>,
+}
+
+impl<'a> Reply<'a> {
+    /// The reply to a request, if all of it was sent in a slice.
+    pub fn of(timeline: &'a Timeline, request: &Request) -> Option<Reply<'a>> {
+        let calls = timeline.calls.get(&request.socket)?;
+        let socket = timeline.sockets.get(&request.socket)?;
+        request.reply_tid.filter(|_| !request.cut && !request.overlaps && !request.polls)?;
+        let read = calls.get(calls.partition_point(|call| call.at_ns < request.read_ns)..)?;
+        let read = read.iter().take_while(|call| call.at_ns == request.read_ns).find(|call| call.op == Op::Receive)?;
+        let later = calls.partition_point(|call| call.at_ns < request.end_ns);
+        let first = later + calls[later..].iter().position(|call| call.op == Op::Send)?;
+        let slice = timeline.slices.get(timeline.slices.partition_point(|slice| slice.1 < request.end_ns))?;
+        let sends = calls[first..].iter().take_while(|call| call.op == Op::Send).count();
+        let sends = &calls[first..first + sends];
+        // From a change of the protocol on (101), either end may say what it likes.
+        if sends[0].frame.is_some_and(|frame| frame.protocol == Protocol::Http1 && frame.kind == 4) {
+            return None;
+        }
+        sends.last().filter(|last| last.at_ns <= slice.1)?;
+        let asks = calls.get(first + sends.len()).map(|call| call.since_ns);
+        let other = socket.other_end.and_then(|id| timeline.sockets.get(&id)).and_then(|other| other.closed_ns);
+        let next_ns = [asks, socket.closed_ns, other].into_iter().flatten().min().filter(|at| *at <= slice.1);
+        Some(Reply { read, sends, next_ns })
+    }
+
+    /// Whether its request is one of HTTP/1.
+    pub fn is_http1(&self) -> bool {
+        self.read.frame.is_some_and(|frame| frame.protocol == Protocol::Http1 && frame.kind == 1)
+    }
+}
+
 /// The pieces of a reply, if there are several with some time between them, and all were seen.
 fn in_pieces(timeline: &Timeline, all: &[Request], at: usize) -> Option<Pieces> {
-    let request = all[at];
-    let calls = timeline.calls.get(&request.socket)?;
-    let socket = timeline.sockets.get(&request.socket)?;
-    request.reply_tid.filter(|_| !request.cut && !request.overlaps && !request.polls)?;
-    let read = calls.get(calls.partition_point(|call| call.at_ns < request.read_ns)..)?;
-    let read = read.iter().take_while(|call| call.at_ns == request.read_ns).find(|call| call.op == Op::Receive)?;
-    read.frame.filter(|frame| frame.protocol == Protocol::Http1 && frame.kind == 1)?;
-    let later = calls.partition_point(|call| call.at_ns < request.end_ns);
-    let first = later + calls[later..].iter().position(|call| call.op == Op::Send)?;
-    let slice = timeline.slices.get(timeline.slices.partition_point(|slice| slice.1 < request.end_ns))?;
-    let sends = calls[first..].iter().take_while(|call| call.op == Op::Send).count();
-    let sends = &calls[first..first + sends];
-    // From a change of the protocol on (101), either end may say what it likes.
-    if sends[0].frame.is_some_and(|frame| frame.protocol == Protocol::Http1 && frame.kind == 4) {
-        return None;
-    }
-    let last = *sends.last().filter(|last| last.at_ns <= slice.1)?;
+    let socket = all[at].socket;
+    let Reply { sends, next_ns, .. } = Reply::of(timeline, &all[at]).filter(Reply::is_http1)?;
     let gaps = sends.windows(2).map(|pair| (pair[0].at_ns, pair[1].since_ns));
     let gaps: Vec<(u64, u64)> = gaps.filter(|gap| gap.1.saturating_sub(gap.0) >= APART_NS).collect();
-    let asks = calls.get(first + sends.len()).map(|call| call.since_ns);
-    let other = socket.other_end.and_then(|id| timeline.sockets.get(&id)).and_then(|other| other.closed_ns);
-    let next_ns = [asks, socket.closed_ns, other].into_iter().flatten().min().filter(|at| *at <= slice.1);
-    (gaps.len() >= LATE_MIN).then_some(Pieces { socket: request.socket, at, pid: socket.pid, gaps, last, next_ns })
+    let (pid, last) = (timeline.sockets.get(&socket)?.pid, *sends.last()?);
+    (gaps.len() >= LATE_MIN).then_some(Pieces { socket, at, pid, gaps, last, next_ns })
 }
 
 /// By process, from when to when it waited for an answer, in order.

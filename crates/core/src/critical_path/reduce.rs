@@ -23,6 +23,7 @@ pub fn reduced(mut timeline: Timeline) -> Timeline {
         !offs.is_empty()
     });
     timeline.has_tails |= timeline.left_out == 0;
+    timeline.has_pieces |= timeline.left_out == 0;
     timeline.left_out = timeline.left_out.saturating_add(left_out);
     drop_unused(&mut timeline);
     timeline

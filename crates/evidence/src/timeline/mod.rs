@@ -259,6 +259,9 @@ pub struct Timeline {
     /// Where times were left out: those of the slowest requests were kept.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_tails: bool,
+    /// Where times were left out: the sleeps between the pieces of replies were kept, as far as they tell a stream.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_pieces: bool,
     /// Where times were left out: by process, the thread that ended most of the time its threads slept in futex.
     pub usual_wakers: BTreeMap<u32, u32>,
 }

@@ -63,6 +63,15 @@ static __always_inline bool frame_tls(struct frame_bytes *in, struct frame *out)
 	return true;
 }
 
+/* A method that is not in the list below, such as those of WebDAV: capital letters, and a path behind them. */
+static __always_inline bool other_method(struct frame_bytes *in)
+{
+	for (u32 i = 0; i < 11; i++)
+		if (in->b[i] < 'A' || in->b[i] > 'Z')
+			return i >= 3 && i + 1 < in->n && in->b[i] == ' ' && in->b[i + 1] == '/';
+	return false;
+}
+
 static __always_inline bool frame_http1(struct frame_bytes *in, struct frame *out)
 {
 	u32 first = BE32(0), second = BE32(4);
@@ -87,7 +96,8 @@ static __always_inline bool frame_http1(struct frame_bytes *in, struct frame *ou
 		     (first == WORD('D', 'E', 'L', 'E') && second >> 8 == WORD(0, 'T', 'E', ' ')) ||
 		     (first == WORD('T', 'R', 'A', 'C') && second >> 16 == WORD(0, 0, 'E', ' ')) ||
 		     (first == WORD('C', 'O', 'N', 'N') && second == WORD('E', 'C', 'T', ' ')) ||
-		     (first == WORD('O', 'P', 'T', 'I') && second == WORD('O', 'N', 'S', ' ')))) {
+		     (first == WORD('O', 'P', 'T', 'I') && second == WORD('O', 'N', 'S', ' ')) ||
+		     other_method(in))) {
 		return false;
 	}
 	out->protocol = FRAME_HTTP1;

@@ -104,7 +104,13 @@ mod tests {
         for method in ["GET", "PUT", "POST", "HEAD", "PATCH", "DELETE", "TRACE", "CONNECT", "OPTIONS"] {
             assert_eq!(kind(&format!("{method} / HTTP/1.1\r\n\r\n")), Some((Protocol::Http1, 1)), "{method}");
         }
-        assert_eq!(kind("GETTING / HTTP/1.1"), None);
+        for method in ["PROPFIND", "REPORT", "LOCK", "MKCALENDAR", "PURGE"] {
+            assert_eq!(kind(&format!("{method} /files HTTP/1.1\r\n\r\n")), Some((Protocol::Http1, 1)), "{method}");
+        }
+        assert_eq!(kind("GETTING it done"), None);
+        assert_eq!(kind("MAIL FROM:<root@localhost>"), None);
+        assert_eq!(kind("OK / done"), None, "no method is that short");
+        assert_eq!(kind("LONGESTMETHOD / HTTP/1.1"), None);
         assert_eq!(kind("HTTP/1.1 200 OK\r\n"), Some((Protocol::Http1, 2)));
         assert_eq!(kind("HTTP/1.1 100 Continue\r\n\r\n"), Some((Protocol::Http1, 3)));
         assert_eq!(kind("HTTP/1.1 101 Switching"), Some((Protocol::Http1, 4)));

@@ -1,0 +1,246 @@
+//! Replies that are computed while they are sent: a listing of a folder, an export, the rows of a query. The first piece leaves at once,
+//! and the client has what it asked for with the last one.
+//!
+//! What is sent as it comes, news, pictures or sounds, looks alike, and so does a large file whose client takes it slowly. There the thread
+//! sleeps between the pieces, for the next one or for the client, or copies all the time. Here it does neither for most of the time from the
+//! first piece to the last one, and has no other client meanwhile. The reply has an end, by its protocol, or because the client goes on
+//! at once when it has the last piece.
+use std::collections::{BTreeMap, HashMap};
+
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{Frame, OffCpu, Op, Protocol, SocketCall, Timeline, Why};
+
+use super::connection::{Request, replied};
+use super::pieces::Reply;
+
+/// Fewer pieces are a head and what it announces.
+const PIECES_MIN: usize = 4;
+/// Pieces that follow each other sooner are sent at once.
+const LONG_NS: u64 = 2_000_000;
+/// The share of the time from the first piece to the last one in which the thread neither sleeps nor sends.
+const COMPUTED: f64 = 0.6;
+/// Fewer replies may look so by chance; and at least this many of five long ones are computed.
+const REPLIES_MIN: usize = 3;
+const MOST_OF_5: usize = 4;
+/// The time from the first piece to the last one divided by this: a client that waits for the last one goes on within that time.
+const AT_ONCE: u64 = 4;
+
+/// Lets requests whose replies are computed while they are sent end with the last piece. `found` are the requests by served socket,
+/// `by_thread` all calls in order.
+pub fn settle(
+    found: &mut BTreeMap<FlowId, Vec<Request>>,
+    by_thread: &HashMap<u32, Vec<SocketCall>>,
+    timeline: &Timeline,
+) {
+    // Without the sleeps between the pieces every stream would look computed.
+    if timeline.left_out > 0 && !timeline.has_pieces {
+        return;
+    }
+    let mut ports: BTreeMap<u16, Vec<(FlowId, usize, Reply<'_>)>> = BTreeMap::new();
+    for (id, all) in found.iter() {
+        let Some(socket) = timeline.sockets.get(id).filter(|socket| !socket.udp) else { continue };
+        let replies = all.iter().enumerate().filter_map(|(at, request)| {
+            let reply = Reply::of(timeline, request).filter(|reply| is_long(reply.sends, request.ns()))?;
+            Some((*id, at, reply))
+        });
+        ports.entry(socket.local.port()).or_default().extend(replies);
+    }
+    for replies in ports.into_values() {
+        // The protocol of one connection is that of all to the same port.
+        let ends = replies.iter().any(|(_, _, reply)| has_end(reply));
+        // Of a reply at the end of a slice it is not known whether that was all.
+        let replies: Vec<_> = replies.into_iter().filter(|(_, _, reply)| reply.next_ns.is_some()).collect();
+        let is_whole = |reply: &Reply<'_>| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply);
+        let computed = replies.iter().filter(|(_, _, reply)| is_whole(reply)).count();
+        if computed < REPLIES_MIN || computed * 5 < replies.len() * MOST_OF_5 {
+            continue;
+        }
+        for (id, at, reply) in replies.iter().filter(|(_, _, reply)| is_whole(reply)) {
+            let request = found.get_mut(id).and_then(|all| all.get_mut(*at));
+            request.zip(reply.sends.last()).into_iter().for_each(|(request, last)| *request = replied(*request, last));
+        }
+    }
+}
+
+/// From the end of the first piece to the begin of the last one.
+fn span(sends: &[SocketCall]) -> (u64, u64) {
+    let (first, last) = (sends.first().map_or(0, |call| call.at_ns), sends.last().map_or(0, |call| call.since_ns));
+    (first, last.max(first))
+}
+
+/// Whether sending the pieces took longer than to begin with it.
+fn is_long(sends: &[SocketCall], before_ns: u64) -> bool {
+    let (from, to) = span(sends);
+    sends.len() >= PIECES_MIN && to - from >= LONG_NS.max(before_ns)
+}
+
+/// Whether one thread sends all of a reply, has no other client meanwhile, and neither sleeps nor sends for most of the time.
+fn is_computed(timeline: &Timeline, by_thread: &HashMap<u32, Vec<SocketCall>>, reply: &Reply<'_>) -> bool {
+    let last = &reply.sends[reply.sends.len() - 1];
+    let (from, to) = span(reply.sends);
+    let by_one = reply.sends.iter().all(|call| call.tid == last.tid);
+    let calls = by_thread.get(&last.tid).map_or(&[][..], Vec::as_slice);
+    let meanwhile = calls[calls.partition_point(|call| call.at_ns <= from)..].iter().take_while(|call| call.at_ns < to);
+    let serves = |call: &SocketCall| timeline.sockets.get(&call.socket).is_some_and(|socket| socket.serves);
+    let others = meanwhile.filter(|call| call.socket != last.socket && serves(call)).count();
+    let sent_ns: u64 = reply.sends[1..].iter().map(|call| call.at_ns.min(to).saturating_sub(call.since_ns)).sum();
+    let slept_ns: u64 = sleeps(timeline, last.tid, from, to).map(|off| slept(off, from, to)).sum();
+    let computed_ns = (to - from).saturating_sub(sent_ns + slept_ns);
+    by_one && others == 0 && computed_ns as f64 >= COMPUTED * (to - from) as f64
+}
+
+/// Whether its client goes on at once when it has the last piece.
+fn is_awaited(reply: &Reply<'_>) -> bool {
+    let (from, to) = span(reply.sends);
+    reply.next_ns.is_some_and(|next| next <= to + (to - from) / AT_ONCE)
+}
+
+/// Whether a reply has an end by its protocol: nothing is sent then until the client asks again.
+fn has_end(reply: &Reply<'_>) -> bool {
+    let answers = [Protocol::Postgres, Protocol::Mysql, Protocol::Redis];
+    let is_response = |frame: Frame| frame.protocol == Protocol::Http1 && frame.kind == 2;
+    reply.is_http1()
+        || reply.sends[0].frame.is_some_and(is_response)
+        || reply.read.frame.is_some_and(|frame| answers.contains(&frame.protocol))
+}
+
+/// The sleeps of a thread in a span of time. What it reads from a disk belongs to what it computes.
+fn sleeps(timeline: &Timeline, tid: u32, from: u64, to: u64) -> impl Iterator<Item = &OffCpu> {
+    let offs = timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+    let offs = &offs[offs.partition_point(|off| off.end_ns <= from)..];
+    offs.iter().take_while(move |off| off.begin_ns < to).filter(|off| matches!(off.why, Why::Slept | Why::Stopped))
+}
+
+/// For how much of a span of time a thread slept in one sleep.
+fn slept(off: &OffCpu, from: u64, to: u64) -> u64 {
+    off.wake_ns.min(to).saturating_sub(off.begin_ns.max(from))
+}
+
+/// The sleeps, by thread and begin, that say of pieces which were sent one after the other that they were not computed: the longest,
+/// until they are enough for that.
+pub fn decisive_sleeps(timeline: &Timeline) -> Vec<(u32, u64)> {
+    let mut decisive = Vec::new();
+    for (id, calls) in &timeline.calls {
+        if timeline.sockets.get(id).is_none_or(|socket| !socket.serves || socket.udp) {
+            continue;
+        }
+        for sends in calls.chunk_by(|a, b| a.op == b.op).filter(|calls| calls[0].op == Op::Send && is_long(calls, 0)) {
+            let (from, to) = span(sends);
+            let tid = sends[sends.len() - 1].tid;
+            let mut offs: Vec<&OffCpu> = sleeps(timeline, tid, from, to).collect();
+            offs.sort_by_key(|off| std::cmp::Reverse(slept(off, from, to)));
+            let mut slept_ns = 0;
+            for off in offs {
+                if slept_ns as f64 > (1.0 - COMPUTED) * (to - from) as f64 {
+                    break;
+                }
+                slept_ns += slept(off, from, to);
+                decisive.push((off.tid, off.begin_ns));
+            }
+        }
+    }
+    decisive
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::timeline::{Socket, Waker};
+    use parshall_evidence::{HopKind, Service};
+
+    use super::*;
+    use crate::critical_path::{reduced, services};
+    use crate::testkit::timeline::{Script, client_socket, served_socket};
+
+    const MS: u64 = 1_000_000;
+    const US: u64 = 1_000;
+    const SLEEP: i32 = 35;
+    const HEAD_NS: u64 = 300 * US;
+    const PIECES: u64 = 20;
+
+    /// What is different from a listing that is computed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum But {
+        Nothing,
+        /// Nothing, but the form of the request is not known.
+        Unknown,
+        /// It is not known, and the client stays when it has the last piece.
+        UnknownStays,
+        /// The thread waits for a timer before each piece.
+        Timed,
+        /// The thread copies all the time.
+        Copied,
+        /// The thread answers another client between the pieces.
+        Shared,
+        /// The client neither asks again nor closes the connection.
+        Unended,
+        /// A head, and what it announces.
+        OnePiece,
+        /// Sleeps were left out by who did not know that they count.
+        LeftOut,
+    }
+
+    /// 101 answers a request on each of eight connections: 20 pieces, a millisecond of work before each.
+    fn listing(but: But) -> Timeline {
+        let mut script = Script::new().socket(2, client_socket(9000), 101).socket(3, served_socket(7000), 101);
+        script.timeline.slices = vec![(0, 1_000 * MS)];
+        for n in 0..8_u64 {
+            let (id, at) = (10 + n, (10 + 100 * n) * MS);
+            let pieces = if but == But::OnePiece { 2 } else { PIECES };
+            let done = at + HEAD_NS + pieces * MS;
+            let later = if but == But::UnknownStays { 30 * MS } else { 100 * US };
+            let closed_ns = (but != But::Unended).then_some(done + later);
+            let socket = Socket { opened: true, opened_ns: Some(at), closed_ns, ..served_socket(7000) };
+            script = script.socket(id, socket, 101).accepts(101, id, at, at).receives(101, id, at, at);
+            script = script.sends(101, id, at + HEAD_NS);
+            for piece in 1..=pieces {
+                let next = at + HEAD_NS + piece * MS;
+                script = script.sends(101, id, next);
+                if but == But::Timed {
+                    script = script.sleeps(101, next - 900 * US, next - 100 * US, SLEEP, Waker::HardIrq);
+                }
+                if but == But::Shared {
+                    script = script.receives(101, 3, next - 500 * US, next - 500 * US).sends(101, 3, next - 400 * US);
+                }
+            }
+            for call in &mut script.timeline.calls.get_mut(&id).expect("calls")[3..] {
+                call.since_ns -= if but == But::Copied { 900 * US } else { 0 };
+            }
+            let frame = Frame { protocol: Protocol::Http1, kind: 1, flags: 0, length: 0, stream: 0 };
+            let known = !matches!(but, But::Unknown | But::UnknownStays);
+            script.timeline.calls.get_mut(&id).expect("calls")[1].frame = known.then_some(frame);
+        }
+        script.timeline.left_out = u64::from(but == But::LeftOut);
+        script.timeline
+    }
+
+    fn service(timeline: &Timeline) -> Service {
+        services(timeline).into_iter().next().expect("a service")
+    }
+
+    #[test]
+    fn a_reply_that_is_computed_lasts_until_its_last_piece() {
+        for but in [But::Nothing, But::Unknown] {
+            let service = service(&listing(but));
+            assert_eq!(service.p50_ns, Some(HEAD_NS + PIECES * MS), "{but:?}");
+            let on_cpu = service.path.iter().filter(|part| part.hops.iter().any(|hop| hop.kind == HopKind::OnCpu));
+            assert!(on_cpu.map(|part| part.ns).sum::<u64>() >= 8 * 20 * MS, "{:#?}", service.path);
+        }
+    }
+
+    #[test]
+    fn streams_copies_and_replies_without_an_end_begin_with_their_first_piece() {
+        let others = [But::UnknownStays, But::Timed, But::Copied, But::Unended, But::OnePiece, But::LeftOut];
+        for but in others {
+            assert_eq!(service(&listing(but)).p50_ns, Some(HEAD_NS), "{but:?}");
+        }
+        assert!(service(&listing(But::Shared)).p50_ns < Some(MS));
+    }
+
+    #[test]
+    fn a_saved_case_keeps_the_sleeps_that_tell_a_stream() {
+        for but in [But::Nothing, But::Timed] {
+            let whole = service(&listing(but));
+            assert_eq!(service(&reduced(listing(but))).p50_ns, whole.p50_ns, "{but:?}");
+        }
+    }
+}
