@@ -62,6 +62,8 @@ pub enum Blame {
     QueueCollapse,
     /// A rate limit of a local device.
     Shaper,
+    /// A congestion window that begins again after a pause.
+    Restart,
     /// The slowest link of the path.
     Bottleneck,
     /// A path that loses large packets without a word.
@@ -105,6 +107,7 @@ impl Blame {
             Blame::WindowPerRtt => "one window per round trip",
             Blame::QueueCollapse => "receive queue collapsed",
             Blame::Shaper => "rate limit of a local device",
+            Blame::Restart => "congestion window after a pause",
             Blame::Bottleneck => "bottleneck of the path",
             Blame::BlackHole => "large packets lost",
             Blame::Syn => "SYN lost",
@@ -157,6 +160,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "buffer-sysctl-cap", flows: &[Blame::SysctlCap], ..NONE },
     EvidenceTypes { cause: "rtt-window-bound", flows: &[Blame::WindowPerRtt], ..NONE },
     EvidenceTypes { cause: "receive-queue-collapse", flows: &[Blame::QueueCollapse], ..NONE },
+    EvidenceTypes { cause: "slow-start-after-idle", flows: &[Blame::Restart], ..NONE },
     EvidenceTypes { cause: "local-shaper", flows: &[Blame::Shaper], ..NONE },
     EvidenceTypes { cause: "bottleneck-bandwidth", flows: &[Blame::Bottleneck], ..NONE },
     EvidenceTypes { cause: "cpu-throttled", waits: &[Throttled], flows: &[Blame::Throttled], threads: true, ..NONE },

@@ -39,6 +39,7 @@ mod run_queue_latency;
 mod serial_protocol;
 mod serialized_service;
 mod slow_reader;
+mod slow_start_after_idle;
 mod small_copy_buffer;
 mod sndbuf_limited;
 mod stop_the_world;
@@ -71,6 +72,7 @@ pub const CAUSES: &[Cause] = &[
     buffer_sysctl_cap::CAUSE,
     rtt_window_bound::CAUSE,
     receive_queue_collapse::CAUSE,
+    slow_start_after_idle::CAUSE,
     local_shaper::CAUSE,
     bottleneck_bandwidth::CAUSE,
     cpu_throttled::CAUSE,

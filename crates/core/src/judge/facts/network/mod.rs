@@ -2,11 +2,12 @@
 //!
 //! The account of a flow says that it waited for a window, a buffer or the retransmission timer. Here the settings of both sockets, the
 //! counters of their namespaces and the round trip times say why: each piece of lost time gets one more exact [`Blame`], or keeps
-//! the one it has. `window` is about buffers and windows, `path` about what lies between the hosts, `connect` about opening
-//! connections, `round_trips` about waiting for one answer after the other.
+//! the one it has. `window` is about buffers and windows, `path` about what lies between the hosts, `restart` about pauses,
+//! `connect` about opening connections, `round_trips` about waiting for one answer after the other.
 mod connect;
 pub(super) mod findings;
 mod path;
+mod restart;
 mod round_trips;
 mod whole;
 mod window;
@@ -17,6 +18,7 @@ use super::prepared::Facts;
 pub use connect::{OF_LIFE_MIN, SYN_TIMEOUT_NS, overflowed};
 pub use findings::{Chatter, Network, Refusals, Setup};
 pub use path::{adds_delay, shaper};
+pub use restart::largest_window;
 pub use window::RCVBUF_LOCK;
 
 /// Gives the lost time that the network caused its exact blame, and adds what only counters and settings show to be lost.
@@ -37,6 +39,7 @@ pub fn refine(facts: &Facts<'_>, mut parts: Vec<Part>) -> (Vec<Part>, Network) {
     window::add_receivers(facts, &mut parts);
     window::add_turns(facts, &mut parts);
     path::add_queued(facts, &mut parts);
+    restart::add(facts, &mut parts);
     let setup = connect::add_setup(facts, &mut parts);
     let chatter = round_trips::add(facts, &mut parts);
     window::add_own(facts, &mut parts);
