@@ -35,10 +35,12 @@ pub fn bytes(n: f64) -> String {
     format!("{text} {}", UNITS[unit])
 }
 
-/// `40.1 ms`, `3.2 s` or `38 µs`.
+/// `40.1 ms`, `3.2 s`, `1.15 s` or `38 µs`.
 pub fn duration(ns: f64) -> String {
     if ns >= 2e9 {
         format!("{:.1} s", ns / 1e9)
+    } else if ns >= 999.5e6 {
+        format!("{:.2} s", ns / 1e9)
     } else if ns >= 1e8 {
         format!("{:.0} ms", ns / 1e6)
     } else if ns >= 1e6 {
@@ -66,6 +68,12 @@ pub fn or(text: &str, otherwise: &str) -> String {
 /// `1 flow`, `12 flows`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
+/// As [`plural`], of a count that was computed and is rounded.
+pub fn plural_f(n: f64, one: &str, many: &str) -> String {
+    let count = count_f(n);
+    format!("{count} {}", if count == "1" { one } else { many })
 }
 
 /// Milliseconds in three figures and the unit that fits: `38 µs`, `40.1 ms`, `5.00 s`.
@@ -178,6 +186,11 @@ mod tests {
         assert_eq!(bytes(1.5 * 1024.0 * 1024.0), "1.5 MiB");
         assert_eq!(duration(40_100_000.0), "40.1 ms");
         assert_eq!(duration(38_000.0), "38 µs");
+        assert_eq!((duration(1_153_000_000.0), duration(999_000_000.0)), ("1.15 s".to_string(), "999 ms".to_string()));
+        assert_eq!(
+            (plural_f(0.6, "time", "times"), plural_f(1.5, "time", "times")),
+            ("1 time".into(), "2 times".into())
+        );
         assert_eq!(percent(0.986), "98.6 %");
         assert_eq!(percent(0.11), "11 %");
         assert_eq!((percent(0.0), percent(1e-9)), ("0 %".to_string(), "under 0.1 %".to_string()));

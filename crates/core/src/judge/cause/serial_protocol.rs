@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: a peer that takes its time to answer (`peer-think-time`: longer than the round trip), a client that pauses between
 //! requests (its time is idle), a connection for each request (`connection-per-request`).
-use parshall_evidence::PeerCommand;
+use parshall_evidence::{Evidence, PeerCommand};
 
 use super::base::{Candidate, Cause, Outcome, not_lost, place_of, stalls};
 use crate::judge::facts::network::Chatter;
@@ -41,17 +41,17 @@ fn many_questions(facts: &Facts<'_>, chatter: &Chatter, lost: &Lost) -> Outcome 
     let name =
         name.and_then(|i| facts.capture.subject.comms.get(i)).map(|comm| format!(" ({comm})")).unwrap_or_default();
     let summary = format!(
-        "Process {}{name} asks {} {} times in each of its requests, one after the other, {} each.",
+        "Process {}{name} asks {} {} in each of its requests, one after the other, {} each.",
         chatter.pid,
         chatter.asked,
-        units::count_f(chatter.per_request),
+        units::plural_f(chatter.per_request, "time", "times"),
         units::duration(chatter.each_ns)
     );
     let evidence = vec![
         words::valued("questions per request", chatter.per_request, ""),
         words::valued("time of one question, mean", chatter.each_ns / 1e6, "ms"),
         words::valued("share of the requests' time", chatter.share, "1"),
-        stalls("requests", lost),
+        Evidence { scaled: lost.scaled, ..words::counted("questions", chatter.questions.round() as u64) },
     ];
     let fix = format!(
         "Ask once: a join or `WHERE id IN (...)` instead of a query per row, a batch call (mget, multi-get), or a pipeline; or ask \
@@ -151,5 +151,27 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("serial-protocol"));
         assert!(report.verdict.summary.contains("asks 127.0.0.1:5432 30 times"), "{}", report.verdict.summary);
         assert_ne!(verdict_of(&capture(vec![served, asks(1)], vec![])), "serial-protocol");
+    }
+
+    #[test]
+    fn questions_that_were_seen_in_slices_are_scaled_once() {
+        let served = FlowBuilder::new(2, Role::Server)
+            .cell(FlowState::IdleAfterRecv, Release::AppSend, 900 * MS, 200)
+            .talks(200, 100);
+        let mut asks = FlowBuilder::new(5, Role::Client)
+            .cell(FlowState::InFlight, Release::RxData, 500 * MS, 6000)
+            .cell(FlowState::IdleAfterSend, Release::RxData, 200 * MS, 6000)
+            .talks(6000, 80);
+        asks.record.remote.set_port(5432);
+        let mut capture = capture(vec![served, asks], vec![]);
+        // A fifth of the window was observed.
+        for flow in &mut capture.flows {
+            flow.cells.iter_mut().for_each(|cell| (cell.ns, cell.count) = (cell.ns / 5, cell.count / 5));
+            (flow.observed_ns, flow.calls.exchanges) = (flow.observed_ns / 5, flow.calls.exchanges / 5);
+        }
+        let report = crate::judge::judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("serial-protocol"), "{:#?}", report.verdict);
+        let counted = |what: &str| report.findings[0].evidence.iter().find(|e| e.what == what).and_then(|e| e.count);
+        assert_eq!(counted("questions"), Some(6000), "{:#?}", report.findings[0].evidence);
     }
 }

@@ -63,6 +63,8 @@ pub struct Chatter {
     pub asked: SocketAddr,
     /// Questions per request.
     pub per_request: f64,
+    /// Questions in the window, scaled to it.
+    pub questions: f64,
     /// Time of one question in nanoseconds, mean.
     pub each_ns: f64,
     /// Share of the requests' time.

@@ -132,6 +132,7 @@ fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
             pid,
             asked: remote,
             per_request: ratio(asked.exchanges, requests),
+            questions: asked.exchanges,
             each_ns: ratio(asked.waited_ns, asked.exchanges),
             share: ratio(asked.waited_ns, thinking_ns).min(1.0),
         };
@@ -155,7 +156,8 @@ fn move_requests(facts: &Facts<'_>, found: &[Chatter], parts: &mut Vec<Part>) {
         if serves(flow.rec) {
             [Some(index), flow.pair].into_iter().flatten().for_each(|end| kept[end] *= of_process);
         } else if asked.contains(&(flow.rec.pid, flow.rec.remote)) {
-            let count = (flow.rec.calls.exchanges as f64 * flow.ledger.scale) as u64;
+            // As observed: what is summed up of parts is scaled.
+            let count = flow.rec.calls.exchanges;
             let waits = WAITS.into_iter().map(|state| (state, flow.ledger.of(state))).filter(|(_, ns)| *ns > 0.0);
             let moved = waits.map(|(state, ns)| whole(index, Blame::RoundTrips, state, ns, count));
             added.insert(index, moved.collect());

@@ -237,11 +237,12 @@ pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         }
         let Some(blame) = receive_limit(facts, flow.rec) else { continue };
         let of_flow = added.entry(index).or_default();
-        let round_trips = (flow.ledger.wall_ns / rtt_ns(flow)) as u64;
+        // In the time that was observed: what is summed up of parts is scaled.
+        let round_trips = |ns: f64| (ns / flow.ledger.scale.max(1.0) / rtt_ns(flow)).round() as u64;
         for state in [State::NothingToSend, State::PeerThinking] {
             let ns = flow.ledger.of(state);
             if ns > 0.0 {
-                of_flow.push(whole(index, blame, state, ns, round_trips));
+                of_flow.push(whole(index, blame, state, ns, round_trips(ns)));
             }
         }
     }
