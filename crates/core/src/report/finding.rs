@@ -3,7 +3,7 @@ use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, Gain, PeerComma
 
 use super::page::{Basis, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
 use super::page::{first_of, more, top_finding};
-use super::{head, spent, stack};
+use super::{head, spent, stack, verbs};
 use crate::units::{bytes, count, count_f, figures as figures_of, percent, plural, quantity, time_ms};
 
 /// Hops of a chain beside which a short page still has room for a stack.
@@ -111,17 +111,21 @@ pub(super) fn chain(finding: &Finding, detail: Detail) -> Option<Chain> {
     let stacks = detail == Detail::Full || finding.chain.len() <= SHORT_WAY;
     let stack = |hop: &ChainHop| stack::shown(&hop.stack, detail).filter(|_| stacks);
     let row = |hop: &ChainHop| {
-        let (who, does) = row_words(who(hop), &hop.text);
+        let (who, does) = row_words(who(hop), &hop.text, hop.pids.len());
         HopRow { who, does, stack: stack(hop) }
     };
     (!finding.chain.is_empty()).then(|| Chain { title: Title("CHAIN"), rows: finding.chain.iter().map(row).collect() })
 }
 
-/// A process and what it does. Text with a subject of its own is set off by a colon: `shipper 812: what it did was not seen`.
-fn row_words(who: String, does: &str) -> (String, String) {
+/// Processes and what they do. Text with a subject of its own is set off by a colon: `shipper 812: what it did was not seen`.
+fn row_words(who: String, does: &str, processes: usize) -> (String, String) {
     const CLAUSES: [&str; 2] = ["data is ", "what it "];
-    let who = if CLAUSES.iter().any(|begin| does.starts_with(begin)) { format!("{who}:") } else { who };
-    (who, does.to_owned())
+    match CLAUSES.iter().any(|begin| does.starts_with(begin)) {
+        true if processes > 1 => (format!("{who}:"), does.replacen("what it ", "what they ", 1)),
+        true => (format!("{who}:"), does.to_owned()),
+        false if processes > 1 => (who, verbs::of_several(does)),
+        false => (who, does.to_owned()),
+    }
 }
 
 /// `gunicorn 901, 902 (2 of 8)`: how many of the processes that serve there, or of the threads.
@@ -135,7 +139,7 @@ fn who(hop: &ChainHop) -> String {
     let of = |n: usize| if hop.of >= n as u64 { format!("{n} of {}", hop.of) } else { n.to_string() };
     let more = match (hop.pids.len(), hop.threads) {
         (2.., _) => format!(" ({})", of(hop.pids.len())),
-        (_, 2..) => format!(" ({} threads)", of(hop.threads as usize)),
+        (_, 2..) => format!(" ({})", of(hop.threads as usize) + " threads"),
         _ if !hop.thread.is_empty() && hop.thread != hop.process => format!(" ({})", hop.thread),
         _ => String::new(),
     };
@@ -313,9 +317,14 @@ mod tests {
 
     #[test]
     fn a_row_of_a_chain_reads_as_a_sentence() {
-        let row = |does| row_words("shipper 812".into(), does).0;
-        assert_eq!(row("what it did was not seen"), "shipper 812:");
-        assert_eq!(row("waits for a timer"), "shipper 812");
+        let row = |does, processes| row_words("shipper 812".into(), does, processes);
+        assert_eq!(row("what it did was not seen", 1).0, "shipper 812:");
+        assert_eq!(
+            row("what it did was not seen", 2),
+            ("shipper 812:".to_owned(), "what they did was not seen".to_owned())
+        );
+        assert_eq!(row("waits for a timer", 1), ("shipper 812".to_owned(), "waits for a timer".to_owned()));
+        assert_eq!(row("waits for a timer", 2), ("shipper 812".to_owned(), "wait for a timer".to_owned()));
     }
 
     #[test]

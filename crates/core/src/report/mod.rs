@@ -11,6 +11,7 @@ mod table;
 mod tail;
 mod time;
 mod uring;
+mod verbs;
 mod why;
 
 pub use page::{
