@@ -16,12 +16,25 @@ pub fn is_printable(c: char) -> bool {
     pair.escape_debug().eq(pair.chars())
 }
 
-/// The text with `instead` for each character that may not be printed.
+/// Marks above and below one letter; more of them are drawn over the lines around it.
+const MARKS_MAX: usize = 4;
+
+/// The text with `instead` for each character that may not be printed, and for marks of which a letter has too many.
 pub fn printable(text: &str, instead: char) -> String {
     if text.bytes().all(|byte| matches!(byte, 0x20..0x7f)) {
         return text.to_owned();
     }
-    text.chars().map(|c| if is_printable(c) { c } else { instead }).collect()
+    let mut marks = 0;
+    let shown = text.chars().map(|c| {
+        marks = if is_mark(c) { marks + 1 } else { 0 };
+        if is_printable(c) && marks <= MARKS_MAX { c } else { instead }
+    });
+    shown.collect()
+}
+
+/// A mark that belongs to the letter before it: Debug escapes one that has none.
+fn is_mark(c: char) -> bool {
+    !c.is_ascii() && is_printable(c) && c.escape_debug().len() > 1
 }
 
 /// The same JSON document, with escapes for characters that may not be printed. Such characters are in its strings, or they are ASCII
@@ -131,6 +144,8 @@ mod tests {
         assert_eq!(printable(hostile, '?'), "a?txt.exe??[2J?2J??????");
         let names = "nginx: worker, grüße, 日本語, cafe\u{301}, हिन्दी, → ▏ 🙂";
         assert_eq!(printable(names, '?'), names);
+        let piled = format!("e{}x", "\u{301}".repeat(60));
+        assert_eq!(printable(&piled, '?'), format!("e{}{}x", "\u{301}".repeat(4), "?".repeat(56)));
     }
 
     #[test]

@@ -9,9 +9,9 @@ use flate2::write::ZlibEncoder;
 use parshall_core::report::simplified;
 use parshall_core::trace::{Lane, Mark, State, Trace};
 use parshall_evidence::Capture;
-use parshall_host::output::clean;
 use serde::Serialize;
 
+use super::clean::clean;
 use super::figures::Figures;
 
 /// Times are in units of this many nanoseconds.

@@ -7,8 +7,8 @@ use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Kind, Mark, Marker, Span, Trace};
 use parshall_core::units::{count, plural, time_ms};
 use parshall_evidence::Capture;
-use parshall_host::output::clean;
 
+use super::clean::clean;
 use super::section::{section, text as words};
 
 /// Lanes of a figure in the table of its events.

@@ -1,5 +1,6 @@
 //! The report as one HTML file: lays out a page, and draws a trace. Nothing is fetched, and everything but the timeline can be read
 //! without scripts.
+mod clean;
 mod data;
 mod figures;
 mod section;
@@ -14,9 +15,9 @@ use parshall_core::judge::Judged;
 use parshall_core::report::{Detail, Page};
 use parshall_core::trace::Trace;
 use parshall_evidence::Capture;
-use parshall_host::output::clean;
 use sha2::{Digest, Sha256};
 
+use clean::clean;
 use figures::Figures;
 
 const STYLE: &str = include_str!("page.css");

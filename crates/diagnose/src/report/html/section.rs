@@ -1,7 +1,8 @@
 //! A section of the page.
 use maud::{Markup, html};
 use parshall_core::report::Title;
-use parshall_host::output::clean;
+
+use super::clean::clean;
 
 /// A section with its heading, by which links and readers find it.
 pub fn section(id: &str, title: Title, body: &Markup) -> Markup {

@@ -9,8 +9,8 @@ use parshall_core::sorting::StableSort as _;
 use parshall_core::trace::{Kind, Lane, State, Trace};
 use parshall_core::units::{count, plural, time_ms};
 use parshall_evidence::Status;
-use parshall_host::output::clean;
 
+use super::clean::clean;
 use super::figures::Figures;
 use super::section::{section, text};
 
