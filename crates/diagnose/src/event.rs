@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use parshall_bpf::diagnose::event::{self, Counted, Events, NotFound, Source};
 use parshall_core::sorting::StableSort as _;
 use parshall_core::text::{nearest, quote};
+use parshall_core::units::plural;
 use parshall_evidence::{EventCell, EventCounts, Stack};
 use parshall_host::error::UserError;
 use parshall_host::symbols::{Stacks, in_interrupt};
@@ -22,7 +23,8 @@ pub fn find(names: &[String]) -> Result<Vec<Source>, UserError> {
         }
     }
     if found.len() > event::EVENTS_MAX {
-        let what = format!("{} events are given, and at most {} are counted at a time", found.len(), event::EVENTS_MAX);
+        let given = plural(found.len() as u64, "event is", "events are");
+        let what = format!("{given} given, and at most {} are counted at a time", event::EVENTS_MAX);
         return Err(UserError::new(what, "observe several times, with some of the events each"));
     }
     Ok(found)

@@ -112,7 +112,7 @@ impl Meter {
         let spent = self.spent(&slice, reading);
         let events = reading.events.saturating_sub(slice.reading.events);
         let runs = reading.timed_runs.saturating_sub(slice.reading.timed_runs);
-        tracing::debug!("a slice of {} ns: {events} events, {runs} runs of programs, {spent} ns", at - slice.at);
+        tracing::debug!("a slice of {} ns: events {events}, runs of programs {runs}, {spent} ns", at - slice.at);
         self.spans.push((slice.at, at));
         self.kernel_ns += spent;
         if self.timing && events > 0 {

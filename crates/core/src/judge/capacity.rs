@@ -57,8 +57,12 @@ fn cpus(facts: &Facts<'_>) -> Option<String> {
     // CPUs that others fill are no step of this service's capacity.
     (share >= FULL && facts.cpu_ns() >= 0.5 * all).then(|| {
         format!(
-            "all {} CPUs are full: {} busy. More CPUs, or less beside this service, are the next step.",
-            host.cpus,
+            "{} full: {} busy. More CPUs, or less beside this service, are the next step.",
+            if host.cpus == 1 {
+                "the only CPU is".to_owned()
+            } else {
+                format!("all {} are", units::plural(u64::from(host.cpus), "CPU", "CPUs"))
+            },
             units::percent(share)
         )
     })

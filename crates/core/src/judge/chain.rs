@@ -40,7 +40,16 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
     if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
         last.waits_on = next;
     }
+    if let Some(last) = found.last_mut().filter(|_| spent == Spent::Lock && ends_in_timer_of_lock(way)) {
+        last.text = last.text.replacen("waits for a timer", "waits for a lock, with a timer", 1);
+        last.waits_on = "lock".to_owned();
+    }
     found
+}
+
+/// A lock that no thread was seen to hold, and whose wait has a limit or is repeated: the timer is not what it waits for.
+fn ends_in_timer_of_lock(way: &[Hop]) -> bool {
+    way.last().is_some_and(|leaf| leaf.kind == HopKind::Timer) && way.iter().all(|hop| hop.kind != HopKind::Lock)
 }
 
 /// Who is asked for fewer requests at a time than there are, where this is what a part of the requests' time went to: the process, or else
@@ -236,7 +245,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         HopKind::Unseen => "what it did was not seen".to_string(),
     };
     let did = match hop.title.split_once(": ") {
-        Some((_, title)) if next.is_none() => format!("{did} ({title})"),
+        Some((_, title)) if next.is_none() => format!("{did} ({})", unbracketed(title)),
         _ => did,
     };
     match step.queue {
@@ -247,6 +256,12 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         Some(HopKind::Unread) if hop.kind != HopKind::Unread => format!("does not read yet: it {did}"),
         _ => did,
     }
+}
+
+/// A title without brackets of its own around it, as that of proftpd has: `(accepting connections)`.
+fn unbracketed(title: &str) -> &str {
+    let inner = title.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    inner.filter(|inner| !inner.contains(['(', ')'])).unwrap_or(title)
 }
 
 /// `postgres 940`, or the thread's own name where that differs.
@@ -338,4 +353,18 @@ pub fn of_finding(finding: &Finding, seen: bool) -> Option<Chain> {
         seen,
     };
     Some(Chain { hops, leaf })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unbracketed;
+
+    #[test]
+    fn a_title_has_one_pair_of_brackets() {
+        for (title, inner) in
+            [("(accepting connections)", "accepting connections"), ("idle", "idle"), ("(a) (b)", "(a) (b)")]
+        {
+            assert_eq!(unbracketed(title), inner);
+        }
+    }
 }

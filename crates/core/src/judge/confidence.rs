@@ -190,8 +190,8 @@ impl Gap {
                 units::duration(each_ns * 1e3)
             ),
             Gap::Unpaired(exchanges, requests) => format!(
-                "of {} exchanges on its connections, requests were made of {}",
-                units::count_f(*exchanges),
+                "of {} on its connections, requests were made of {}",
+                units::plural_f(*exchanges, "exchange", "exchanges"),
                 units::count_f(*requests)
             ),
             Gap::Distance(port) => format!(

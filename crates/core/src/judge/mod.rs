@@ -38,7 +38,7 @@ mod usage;
 pub mod waiting;
 mod words;
 
-use parshall_evidence::{Capture, ProbeReport, Report, Service, VERDICT_SCHEMA};
+use parshall_evidence::{Capture, Hop, ProbeReport, Report, Service, VERDICT_SCHEMA};
 
 pub use counted::Counted;
 pub use known_names::telling;
@@ -79,6 +79,7 @@ fn concluded<T>(
         index.as_ref().map_or_else(|| (capture.services.clone(), Vec::new()), critical_path::all);
     let waited = waiting::waited(capture, &found);
     found.extend(waited.services);
+    found.iter_mut().flat_map(|service| &mut service.path).flat_map(|part| &mut part.hops).for_each(without_backticks);
     let slowest = facts::requests::tail::services(&found);
     let mut facts = facts::Facts::new(capture, &found);
     (facts.quiet, facts.clients) = (waited.quiet, clients);
@@ -117,6 +118,15 @@ fn concluded<T>(
     (report, index, more)
 }
 
+/// Takes backticks out of the names of a hop: what stands between them in a fix is to be typed, and a process names itself as it likes.
+fn without_backticks(hop: &mut Hop) {
+    for name in [&mut hop.process, &mut hop.thread, &mut hop.target, &mut hop.title] {
+        if name.contains('`') {
+            *name = name.replace('`', "'");
+        }
+    }
+}
+
 /// The services that are found in the timeline; those of a case of `parshall.capture/1` as they were saved.
 pub fn services(capture: &Capture) -> Vec<Service> {
     capture.timeline.as_ref().map_or_else(|| capture.services.clone(), critical_path::services)
@@ -139,8 +149,8 @@ fn blind(facts: &facts::Facts<'_>) -> Vec<String> {
     blind.extend(quiet(facts));
     let left_out = facts.capture.waiting.as_ref().map_or(0, |waiting| waiting.left_out);
     if left_out > 0 {
-        let n = units::count(left_out);
-        blind.push(format!("of {n} further connections it was not looked at whether something waits on them"));
+        let further = units::plural(left_out, "further connection", "further connections");
+        blind.push(format!("of {further} it was not looked at whether something waits on them"));
     }
     blind
 }

@@ -439,7 +439,7 @@ fn waited_unseen(facts: &Facts<'_>) -> Option<String> {
     let count = services().map(|s| s.rec.unanswered).fold(0, u64::saturating_add);
     let hop = services().flat_map(|s| &s.rec.path).flat_map(|p| p.hops.iter().rev()).find(|h| h.pid != 0);
     let whom = hop.map_or_else(|| "the process that has them".to_string(), chain::named);
-    let command = hop.map_or_else(String::new, |h| format!(" (gdb -p {} -batch -ex 'thread apply all bt')", h.pid));
+    let command = hop.map_or_else(String::new, |h| format!(" (`gdb -p {} -batch -ex 'thread apply all bt'`)", h.pid));
     Some(format!(
         "{} not been answered (the longest has waited for {}), and what {whom} waits for was not seen: look at the stacks of its \
          threads{command}, and observe whom it asks.",
@@ -510,11 +510,14 @@ fn gone_unanswered(facts: &Facts<'_>) -> (usize, usize) {
 fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     if let Some(service) = facts.requests.counted().find(|s| s.rec.requests > 0) {
         let rate = ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9);
-        let percentile = |name: &str, ns: Option<u64>| ns.map(|ns| format!(", {name} {}", units::duration(ns as f64)));
-        let mean = || Some(format!(", {} each on average", units::duration(service.typical_ns())));
+        // As the head has them.
+        let scaled = facts.capture.slices.count > 1;
+        let time = |ns: f64| words::about(scaled, units::time_ms(ns / 1e6));
+        let percentile = |name: &str, ns: Option<u64>| ns.map(|ns| format!(", {name} {}", time(ns as f64)));
+        let mean = || Some(format!(", {} each on average", time(service.typical_ns())));
         return format!(
             "No time worth naming was lost: {} requests/s{}{}.",
-            units::decimal(rate),
+            words::about(scaled, units::decimal(rate)),
             percentile("p50", service.rec.p50_ns).or_else(mean).unwrap_or_default(),
             percentile("p99", service.rec.p99_ns).unwrap_or_default()
         );
@@ -541,8 +544,8 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
         .map(|f| f.rec.calls.exchanges as f64 * f.ledger.scale)
         .sum();
     let rate = ratio(exchanges, facts.window_s());
-    let exchanges = words::about(facts.scaled(), units::count_f(rate));
-    let did = if rate >= 1.0 { format!(" carried {exchanges} exchanges a second") } else { " moved data".to_string() };
+    let exchanges = words::about(facts.scaled(), units::plural_f(rate, "exchange", "exchanges"));
+    let did = if rate >= 1.0 { format!(" carried {exchanges} a second") } else { " moved data".to_string() };
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")

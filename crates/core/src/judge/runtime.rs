@@ -49,12 +49,12 @@ impl Runtime {
     pub fn how_to_name(self, pid: u32) -> String {
         match self {
             Runtime::Java => {
-                format!("start it with -XX:+PreserveFramePointer, and run: jcmd {pid} Compiler.perfmap")
+                format!("start it with `-XX:+PreserveFramePointer`, and run `jcmd {pid} Compiler.perfmap`")
             }
-            Runtime::Node => "start it with --perf-basic-prof --interpreted-frames-native-stack".to_string(),
-            Runtime::Python => "observe it with --interpreters".to_string(),
-            Runtime::Ruby => "start it with --yjit --yjit-perf".to_string(),
-            Runtime::DotNet => "start it with DOTNET_PerfMapEnabled=1".to_string(),
+            Runtime::Node => "start it with `--perf-basic-prof --interpreted-frames-native-stack`".to_string(),
+            Runtime::Python => "observe it with `--interpreters`".to_string(),
+            Runtime::Ruby => "start it with `--yjit --yjit-perf`".to_string(),
+            Runtime::DotNet => "start it with `DOTNET_PerfMapEnabled=1`".to_string(),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::judge::cause::CAUSES;
 use crate::judge::check::denials;
 use crate::judge::facts::Facts;
 use crate::judge::judge;
+use crate::testkit::service::{ServiceBuilder, with};
 use crate::testkit::{FlowBuilder, MS, ThreadBuilder, arb, capture};
 
 fn check(capture: &Capture, report: &Report) -> Result<(), TestCaseError> {
@@ -195,4 +196,15 @@ fn what_slices_measured_is_marked() {
     let sends = &ruled_out(&report, "nagle-delayed-ack").also[0];
     assert_eq!((sends.figure, sends.of, sends.scaled), (0.0, Some(10_000.0), true));
     assert!(ruled_out(&report, "user-cpu-bound").also.iter().any(|cost| cost.scaled), "{:?}", report.ruled_out);
+}
+
+#[test]
+fn a_healthy_service_has_the_figures_of_the_head() {
+    let mut capture = with(ServiceBuilder::new(7000).requests(200, 1.0).cpu(1.0));
+    (capture.services[0].p50_ns, capture.services[0].p99_ns) = (Some(43_600), Some(1_153_000));
+    let summary = |capture: &Capture| judge(capture).verdict.summary;
+    assert!(summary(&capture).contains(" requests/s, p50 43.6 µs, p99 1.15 ms."), "{}", summary(&capture));
+    capture.slices.count = 5;
+    let figures = summary(&capture);
+    assert!(figures.contains(": ≈") && figures.ends_with("p50 ≈43.6 µs, p99 ≈1.15 ms."), "{figures}");
 }

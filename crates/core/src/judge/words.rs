@@ -49,6 +49,17 @@ pub fn per_second(bytes_per_s: f64) -> String {
     }
 }
 
+/// A sentence as it goes on behind a colon: in lower case, but for a name at its begin, which is one of `names`, and for an acronym.
+pub fn behind_colon<'n>(sentence: &str, mut names: impl Iterator<Item = &'n str>) -> String {
+    let mut letters = sentence.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    let is_acronym = letters.clone().next().is_some_and(|second| !second.is_lowercase() && second != ' ');
+    if is_acronym || names.any(|name| !name.is_empty() && sentence.starts_with(name)) {
+        return sentence.to_owned();
+    }
+    first.to_lowercase().chain(letters).collect()
+}
+
 /// An [`Evidence`] that is a count.
 pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
     Evidence { what: what.into(), count: Some(n), ..Evidence::default() }
@@ -61,5 +72,25 @@ pub fn valued(what: impl Into<String>, value: f64, unit: &str) -> Evidence {
         value: Some(if value.is_finite() { value } else { 0.0 }),
         unit: Some(unit.to_string()),
         ..Evidence::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::behind_colon;
+
+    #[test]
+    fn a_sentence_goes_on_behind_a_colon() {
+        for (sentence, behind) in [
+            ("Nobody accepts the connection.", "nobody accepts the connection."),
+            ("A deadlock.", "a deadlock."),
+            ("VM Thread runs.", "VM Thread runs."),
+            ("Xorg 812 waits.", "Xorg 812 waits."),
+            ("nginx 9 waits.", "nginx 9 waits."),
+            ("SYNs are lost.", "SYNs are lost."),
+            ("", ""),
+        ] {
+            assert_eq!(behind_colon(sentence, ["", "Xorg", "nginx"].into_iter()), behind);
+        }
     }
 }

@@ -2,7 +2,7 @@
 use parshall_evidence::{Log, LogLine};
 
 use super::page::{Detail, Table, Title};
-use crate::units::{count, or};
+use crate::units::{or, plural};
 
 /// Lines of a full page.
 const LINES_MAX: usize = 200;
@@ -12,14 +12,15 @@ pub(super) fn table(log: &Log, detail: Detail) -> Table {
     let shown = if detail == Detail::Full { log.lines.len().min(LINES_MAX) } else { 0 };
     let more = match log.lines.len() - shown {
         0 => None,
-        n if detail == Detail::Full => Some(format!("{} more are in JSON and on the timeline", count(n as u64))),
+        n if detail == Detail::Full => {
+            Some(format!("{} in JSON and on the timeline", plural(n as u64, "more is", "more are")))
+        }
         _ => Some("--full lists them".to_owned()),
     };
-    let left_out = (log.left_out > 0).then(|| format!("{} were left out", count(log.left_out)));
+    let left_out = (log.left_out > 0).then(|| format!("{} left out", plural(log.left_out, "was", "were")));
     let found = match log.lines.len() {
         0 => "The service wrote no line in the window".to_owned(),
-        1 => "One line that the service wrote in the window".to_owned(),
-        n => format!("{} lines that the service wrote in the window", count(n as u64)),
+        n => format!("{} that the service wrote in the window", plural(n as u64, "line", "lines")),
     };
     Table {
         title: Title("LOG"),

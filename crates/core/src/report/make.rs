@@ -112,9 +112,9 @@ fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
     let mut notes = Vec::new();
     if probe.lost_events > 0 {
         notes.push(format!(
-            "{} of {} events were lost because the buffer was full.",
+            "{} of {} lost because the buffer was full.",
             units::count(probe.lost_events),
-            units::count(probe.events.saturating_add(probe.lost_events))
+            units::plural(probe.events.saturating_add(probe.lost_events), "event was", "events were")
         ));
     }
     if probe.untracked > 0 {

@@ -3,7 +3,7 @@ use parshall_evidence::{UringReport, UringRow, UringWaitRow};
 
 use super::page::{Table, Title};
 use crate::stats::ratio;
-use crate::units::{count, decimal, or, percent_fixed, quantity};
+use crate::units::{count, decimal, or, percent_fixed, plural, quantity};
 
 /// Rows of each table.
 const ROWS_MAX: usize = 24;
@@ -43,16 +43,22 @@ pub(super) fn tables(report: &UringReport) -> Vec<Table> {
 fn of_requests(report: &UringReport) -> String {
     let mut of = "Requests of the service to io_uring, from the submission to the last completion".to_owned();
     if report.requests.len() > ROWS_MAX {
-        of.push_str(&format!("; {} more rows are in JSON", count((report.requests.len() - ROWS_MAX) as u64)));
+        of.push_str(&format!(
+            "; {} in JSON",
+            plural((report.requests.len() - ROWS_MAX) as u64, "more row is", "more rows are")
+        ));
     }
     if report.not_followed > 0 {
-        of.push_str(&format!("; {} further ones came too fast to be followed", count(report.not_followed)));
+        of.push_str(&format!(
+            "; {} too fast to be followed",
+            plural(report.not_followed, "further one came", "further ones came")
+        ));
     }
     if report.left_out > 0 {
         of.push_str(&format!("; the timeline does not have {} of them", count(report.left_out)));
     }
     if report.lost > 0 {
-        of.push_str(&format!("; {} events had too many different kinds", count(report.lost)));
+        of.push_str(&format!("; {} too many different kinds", plural(report.lost, "event had", "events had")));
     }
     if !report.absent.is_empty() {
         of.push_str(&format!("; this kernel does not show {}", report.absent.join(", ")));

@@ -335,12 +335,13 @@ impl Window<'_> {
     fn blind(&self, counters: &Counters) -> Vec<String> {
         let mut blind: Vec<String> = self.probes.missing();
         if self.unsampled_cpus > 0 {
-            blind
-                .push(format!("{} CPUs could not be sampled: no stacks of running threads there", self.unsampled_cpus));
+            let cpus = units::plural(self.unsampled_cpus as u64, "CPU", "CPUs");
+            blind.push(format!("{cpus} could not be sampled: no stacks of running threads there"));
         }
         if self.uninterpreted > 0 {
-            let n = self.uninterpreted;
-            blind.push(format!("the functions of {n} more processes that run an interpreter were not looked at"));
+            let others =
+                units::plural(u64::from(self.uninterpreted), "more process that runs", "more processes that run");
+            blind.push(format!("the functions of {others} an interpreter were not looked at"));
         }
         blind.extend(beyond_limits(counters));
         blind.extend(self.timeline.blind(&self.meter.spans));
@@ -593,12 +594,12 @@ fn netns_of(flows: &[FlowRecord], known: &[u64]) -> Vec<u64> {
 fn beyond_limits(counters: &Counters) -> Vec<String> {
     let mut beyond = Vec::new();
     if counters.untracked_flows > 0 {
-        let n = counters.untracked_flows;
-        beyond.push(format!("{n} calls were on connections beyond the {FLOWS_MAX} that can be tracked at a time"));
+        let calls = units::plural(counters.untracked_flows, "call was", "calls were");
+        beyond.push(format!("{calls} on connections beyond the {FLOWS_MAX} that can be tracked at a time"));
     }
     if counters.untracked_cells > 0 {
-        let n = counters.untracked_cells;
-        beyond.push(format!("{n} times off the CPU are missing in the accounts of threads: too many kinds of waits"));
+        let times = units::plural(counters.untracked_cells, "time off the CPU is", "times off the CPU are");
+        beyond.push(format!("{times} missing in the accounts of threads: too many kinds of waits"));
     }
     beyond
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parshall_bpf::diagnose::PORTS_MAX;
 use parshall_core::report::Detail;
 use parshall_core::sorting::StableSort as _;
+use parshall_core::units::plural;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
 use parshall_host::netns::Netns;
@@ -167,7 +168,10 @@ fn once_each<T: Ord>(lists: Vec<Vec<T>>) -> Vec<T> {
 fn ports(given: Vec<Ports>) -> Result<Vec<u16>, UserError> {
     let ports = once_each(given);
     if ports.len() > PORTS_MAX {
-        let what = format!("{} ports are given, and a subject has at most {PORTS_MAX}", ports.len());
+        let what = format!(
+            "{} given, and a subject has at most {PORTS_MAX}",
+            plural(ports.len() as u64, "port is", "ports are")
+        );
         return Err(UserError::new(what, "name the processes instead, with --process or --pid"));
     }
     Ok(ports)

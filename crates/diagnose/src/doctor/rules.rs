@@ -231,7 +231,7 @@ fn ptrace(f: &Facts) -> Check {
 fn host_pids(f: &Facts) -> String {
     match &f.host_proc {
         Some(proc) => {
-            format!("use the host's /proc: unshare --mount sh -c 'mount --bind {proc} /proc && parshall ...'")
+            format!("use the host's /proc: `unshare --mount sh -c 'mount --bind {proc} /proc && parshall ...'`")
         }
         None => HOST_PIDS.to_owned(),
     }
@@ -276,7 +276,7 @@ fn btf(f: &Facts) -> Check {
     }
     ok("btf", "kernel types (BTF)", "/sys/kernel/btf/vmlinux cannot be read")
         .missing("no typed tracepoints: flows are sampled, not timed event by event")
-        .remedy("use a kernel built with CONFIG_DEBUG_INFO_BTF=y; inside a container, mount /sys")
+        .remedy("use a kernel built with CONFIG_DEBUG_INFO_BTF=y; inside a container, with sysfs mounted on /sys")
 }
 
 fn bpf(f: &Facts) -> Check {

@@ -23,6 +23,7 @@ use parshall_bpf::diagnose::{Event, Probes, Scope};
 use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables, Unknown};
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
 use parshall_core::observe::owned::{Listeners, Owned};
+use parshall_core::units::plural;
 use parshall_evidence::timeline::{Holder, Timeline, Why};
 use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord, ThreadStall};
 use parshall_host::proc_fs;
@@ -546,8 +547,8 @@ impl Follower {
         }
         if self.sockets.refused() > 0 {
             notes.push(format!(
-                "{} network namespaces could not be entered, so who is at the other end of a connection into them is not known",
-                self.sockets.refused()
+                "{} could not be entered, so who is at the other end of a connection into them is not known",
+                plural(self.sockets.refused() as u64, "network namespace", "network namespaces")
             ));
         }
         notes

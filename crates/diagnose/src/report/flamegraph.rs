@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, PreEscaped, html};
 use parshall_core::flame::{Flames, Frame, Of, Stacks, WOKEN_BY};
-use parshall_core::units::{count, duration, percent_fixed};
+use parshall_core::units::{duration, percent_fixed, plural};
 use parshall_evidence::Capture;
 use parshall_host::output::clean;
 
@@ -85,8 +85,7 @@ enum Unit {
 impl Unit {
     fn say(self, weight: u64) -> String {
         match self {
-            Unit::Samples if weight == 1 => "1 sample".to_owned(),
-            Unit::Samples => format!("{} samples", count(weight)),
+            Unit::Samples => plural(weight, "sample", "samples"),
             Unit::Microseconds => duration(weight as f64 * 1_000.0),
         }
     }

@@ -68,8 +68,9 @@ pub fn no_such_port(port: u16, within: &Within, searched: &[Namespace], elsewher
 pub fn also_served(port: u16, elsewhere: &[Row]) -> Option<String> {
     let word = netns::word(elsewhere.first()?.netns);
     Some(format!(
-        "port {port} is also served in {}, which was not observed: `--netns {word}` or `--netns all` does",
-        served_in(elsewhere)
+        "port {port} is also served in {}, which {} not observed: `--netns {word}` or `--netns all` does",
+        served_in(elsewhere),
+        if elsewhere.len() == 1 { "was" } else { "were" }
     ))
 }
 

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use anyhow::Result;
+use parshall_core::units::plural;
 use parshall_evidence::{Subject, ThreadRecord};
 use parshall_host::error::UserError;
 use parshall_host::netns::Netns;
@@ -138,8 +139,8 @@ fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved
     let hidden = resolved.add_processes(&pids);
     if hidden > 0 {
         resolved.notes.push(format!(
-            "the descriptors of {hidden} of {} processes could not be read{}",
-            pids.len(),
+            "the descriptors of {hidden} of {} could not be read{}",
+            plural(pids.len() as u64, "process", "processes"),
             to_see("their sockets")
         ));
     }

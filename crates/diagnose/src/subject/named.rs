@@ -75,9 +75,9 @@ fn several(name: &str, pids: &[u32]) -> Option<String> {
     let more = pids.len() - listed.len();
     let rest = if more > 0 { format!(" and {}", units::plural(more as u64, "other", "others")) } else { String::new() };
     Some(format!(
-        "{} are {} processes, which were observed together: {}{rest}",
+        "{} are {}, which were observed together: {}{rest}",
         quote(name),
-        pids.len(),
+        units::plural(pids.len() as u64, "process", "processes"),
         listed.join(", ")
     ))
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
+use parshall_core::units::plural;
 use parshall_sys::netns::run_in;
 use parshall_sys::nsfs;
 
@@ -114,8 +115,9 @@ pub fn all(notes: &mut Vec<String>) -> Vec<Namespace> {
     }
     // Even root may find a process or two shut: of a security module, or of a namespace above ours.
     if hidden > 0 && !parshall_sys::child::is_root() {
-        let (processes, namespaces) = if hidden == 1 { ("process", "namespace") } else { ("processes", "namespaces") };
-        notes.push(format!("the network {namespaces} of {hidden} {processes} could not be seen: that takes root"));
+        let processes = plural(hidden as u64, "process", "processes");
+        let namespaces = if hidden == 1 { "namespace" } else { "namespaces" };
+        notes.push(format!("the network {namespaces} of {processes} could not be seen: that takes root"));
     }
     open(&paths)
 }

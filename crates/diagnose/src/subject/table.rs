@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use parshall_core::sock_diag::Table;
+use parshall_core::units::plural;
 use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
 use parshall_evidence::socket::{Groups, Kind, Kinds, Selection, Side};
@@ -128,13 +129,15 @@ fn dump_of(namespaces: &[Namespace], selections: &[Selection], notes: &mut Vec<S
         notes.push(format!("sockets were read from /proc/net: {reason}"));
     }
     if connections > CONNECTIONS_MAX {
-        notes
-            .push(format!("of {connections} connections, those that carried no data in the window were not looked at"));
+        notes.push(format!(
+            "of {}, those that carried no data in the window were not looked at",
+            plural(connections as u64, "connection", "connections")
+        ));
     }
     if refused > 0 {
         notes.push(format!(
-            "{refused} of {} network namespaces could not be entered{}",
-            namespaces.len(),
+            "{refused} of {} could not be entered{}",
+            plural(namespaces.len() as u64, "network namespace", "network namespaces"),
             to_see("their sockets")
         ));
     }
@@ -313,8 +316,10 @@ impl Resolved {
             } else {
                 "run as root, in the host's pid namespace"
             };
-            self.notes
-                .push(format!("the owners of {unowned} of {} sockets could not be seen: {remedy}", self.sockets.len()));
+            self.notes.push(format!(
+                "the owners of {unowned} of {} could not be seen: {remedy}",
+                plural(self.sockets.len() as u64, "socket", "sockets")
+            ));
         }
     }
 

@@ -17,6 +17,7 @@ use parshall_bpf::diagnose::classic::{Classic, Error};
 use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_core::observe::slice::{SlicePlan, Step};
 use parshall_core::sorting::StableSort as _;
+use parshall_core::units;
 use parshall_evidence::{NetCounts, Rung};
 use parshall_host::cpus;
 use parshall_sys::clock::thread_cpu_ns;
@@ -52,7 +53,7 @@ impl window::Rung for Tracepoints {
     fn open(&self, resolved: &Resolved, _: &ObserveOptions) -> anyhow::Result<Box<dyn Attached>> {
         let mut classic = match Classic::load(resolved.select.follows_children()) {
             Err(Error::NoTracefs) => {
-                anyhow::bail!("{}; as root: mount -t tracefs tracefs /sys/kernel/tracing", Error::NoTracefs)
+                anyhow::bail!("{}; as root: `mount -t tracefs tracefs /sys/kernel/tracing`", Error::NoTracefs)
             }
             loaded => loaded.context("loading the classic probes")?,
         };
@@ -334,8 +335,8 @@ impl Window<'_> {
         }
         blind.extend(self.classic.missing());
         if self.unsampled_cpus > 0 {
-            let n = self.unsampled_cpus;
-            blind.push(format!("{n} CPUs could not be sampled: no stacks of running threads there"));
+            let cpus = units::plural(self.unsampled_cpus as u64, "CPU", "CPUs");
+            blind.push(format!("{cpus} could not be sampled: no stacks of running threads there"));
         }
         let mut note = |when: bool, text: &str| {
             if when {

@@ -48,11 +48,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let accepted = accepted(facts, &overflowed);
     let lost = facts.blamed(&[Blame::AcceptQueue]);
     let summary = format!(
-        "The listener on {} dropped {} connection requests while {} were accepted: its queue holds {}. A client that is turned away tries \
+        "The listener on {} dropped {} while {} accepted: its queue holds {}. A client that is turned away tries \
          again after 1 s, 3 s, 7 s.",
         worst.local,
-        units::count(worst.drops),
-        units::count(accepted),
+        units::plural(worst.drops, "connection request", "connection requests"),
+        units::plural(accepted, "was", "were"),
         units::count(worst.limit)
     );
     let mut evidence = vec![
@@ -132,9 +132,10 @@ impl Unserved<'_> {
     fn candidate(&self) -> Candidate {
         let Self { listener, grown, accepted, others, window_ns } = self;
         let summary = format!(
-            "Nobody accepts the connections of one of the listeners on {}: {} more wait in its queue than when the window began, while {}              on the same port (SO_REUSEPORT) took {}.",
+            "Nobody accepts the connections of one of the listeners on {}: {} in its queue than when the window began, while {} on the same \
+             port (SO_REUSEPORT) took {}.",
             listener.local,
-            units::count(*grown),
+            units::plural(*grown, "more waits", "more wait"),
             units::plural(*others, "other", "others"),
             units::count(*accepted)
         );
@@ -143,7 +144,8 @@ impl Unserved<'_> {
             words::counted("waiting there when the window ended", listener.queued.1),
             words::counted("connections that were accepted", *accepted),
         ];
-        let fix = "Accept from every listener of the port, or close those that nobody serves: a process that inherited one by fork() or exec() and never uses it keeps its part of the connections. `ss -tlnp` shows a line for each, with its queue and its processes."
+        let fix = "Accept from every listener of the port, or close those that nobody serves: a process that inherited one by fork() or exec() \
+                   and never uses it keeps its part of the connections. `ss -tlnp` shows a line for each, with its queue and its processes."
             .to_string();
         let place = Place { pid: (listener.pid != 0).then_some(listener.pid), ..Place::default() };
         let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
@@ -198,7 +200,7 @@ fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let evidence = queued.map(|l| words::counted("connections waiting for accept() when the window ended", l.queued.1));
     let fix = format!(
         "See why {} does not call accept(): a limit on connections or workers that is reached, or an event loop that no longer watches its \
-         listener. Its threads: gdb -p {} -batch -ex 'thread apply all bt'",
+         listener. Its threads: `gdb -p {} -batch -ex 'thread apply all bt'`",
         named(leaf),
         leaf.pid
     );

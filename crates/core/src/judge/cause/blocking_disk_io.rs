@@ -30,7 +30,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::or(&leaf.syscall, "the kernel"),
         waits.each()
     ));
-    let fix = format!("{} How busy the disk is: iostat -x 1", change(leaf, &file));
+    let fix = format!("{} How busy the disk is: `iostat -x 1`", change(leaf, &file));
     waits.candidate(summary, Vec::new(), fix).holds()
 }
 

@@ -29,7 +29,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let host = leaf.target.rsplit_once(':').map_or("SERVER", |(host, _)| host);
     let fix = format!(
         "Keep the addresses, look names up ahead or without blocking, or run a cache on this host (systemd-resolved, dnsmasq). How \
-         long it takes: dig @{host} NAME"
+         long it takes: `dig @{host} NAME`"
     );
     let evidence = tries(facts, &leaf.target);
     waits.candidate(summary, evidence, fix).holds()
@@ -76,7 +76,7 @@ mod tests {
         let way = Hops::new().thread(100, 101, "app").on(HopKind::NameServer, "poll").target("10.9.0.53:53");
         let report = crate::judge::judge(&with(ServiceBuilder::new(7000).requests(20, 41.0).part(way, 0.97).cpu(0.03)));
         assert_eq!(report.verdict.cause.as_deref(), Some("blocking-dns"));
-        assert!(report.findings[0].fix.text.ends_with("dig @10.9.0.53 NAME"), "{}", report.findings[0].fix.text);
+        assert!(report.findings[0].fix.text.ends_with("`dig @10.9.0.53 NAME`"), "{}", report.findings[0].fix.text);
     }
 
     #[test]

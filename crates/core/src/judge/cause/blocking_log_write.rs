@@ -31,7 +31,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ));
     let fix = format!(
         "Write the log from a thread of its own with a queue that drops lines when it is full, or make its reader faster. To see \
-         the descriptors of {}: ls -l /proc/{}/fd",
+         the descriptors of {}: `ls -l /proc/{}/fd`",
         units::or(&writer.process, "the process"),
         writer.pid
     );

@@ -160,6 +160,7 @@ impl<'f, 'a> Waits<'f, 'a> {
         let before = self.part.rec.longest_ns >= self.facts.capture.window_ns;
         let since = if before { " since before the window" } else { "" };
         let longest = units::duration(rec.unanswered_longest_ns as f64);
+        let sentence = words::behind_colon(sentence, self.service.names());
         format!("{requests} waited{since} (the longest for {longest}) and not been answered: {sentence}")
     }
 

@@ -86,8 +86,8 @@ fn of_flows(facts: &Facts<'_>) -> Outcome {
     let each =
         if setup.exchanges > 1.5 { format!("{:.1} exchanges", setup.exchanges) } else { "one exchange".to_string() };
     let summary = format!(
-        "{} connections a second{to}, each for {each}: {} of the {} that one lives go into opening it.",
-        units::count_f(rate),
+        "{} a second{to}, each for {each}: {} of the {} that one lives go into opening it.",
+        units::plural_f(rate, "connection", "connections"),
         units::duration(setup.setup_ns),
         units::duration(setup.life_ns)
     );

@@ -120,13 +120,15 @@ fn summary(group: Option<&CgroupCpu>) -> String {
 }
 
 fn evidence(group: Option<&CgroupCpu>, share: f64) -> Vec<Evidence> {
-    let mut list = vec![words::valued("of the threads' working time, throttled", share, "1")];
+    // Threads of another process than those that are observed may be the ones that it stops.
+    let own = (share > 0.0).then(|| words::valued("of the threads' working time, throttled", share, "1"));
+    let mut list: Vec<Evidence> = own.into_iter().collect();
     if let Some(group) = group {
         list.push(words::counted("quota periods in which the group was throttled", group.throttled_periods));
         list.push(words::counted("quota periods in all", group.periods));
         list.push(words::valued("time for which the group was throttled", group.throttled_ns as f64 / 1e6, "ms"));
         if let Some(quota) = group.quota_us {
-            list.push(words::valued("quota in CPUs", ratio(quota as f64, group.period_us as f64), "CPU"));
+            list.push(words::valued("CPUs that the quota allows", ratio(quota as f64, group.period_us as f64), "CPUs"));
         }
     }
     list
@@ -134,7 +136,7 @@ fn evidence(group: Option<&CgroupCpu>, share: f64) -> Vec<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, FdKind, FlowState, Release, Role, Rung};
+    use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role, Rung};
 
     use super::*;
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
@@ -200,5 +202,16 @@ mod tests {
         slow.cgroups[0].throttled_periods = 0;
         slow.cgroups[0].throttled_ns = 0;
         assert_eq!(verdict_of(&slow), "app-limited");
+    }
+
+    #[test]
+    fn threads_that_were_not_throttled_are_no_evidence() {
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        let way = Hops::new().thread(100, 101, "front").on(HopKind::Reply, "recv").thread(900, 901, "java");
+        let service = ServiceBuilder::new(7000).requests(200, 40.0).part(way.on(HopKind::Throttled, ""), 0.9).cpu(0.1);
+        let report = crate::judge::judge(&with(service));
+        assert_eq!(report.verdict.cause.as_deref(), Some("cpu-throttled"));
+        let own = report.findings[0].evidence.iter().find(|e| e.what.starts_with("of the threads"));
+        assert_eq!(own, None);
     }
 }

@@ -54,11 +54,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let name =
         name.and_then(|i| facts.capture.subject.comms.get(i)).map(|comm| format!(" ({comm})")).unwrap_or_default();
     let summary = format!(
-        "Process {}{name} has {} of {} descriptors open (RLIMIT_NOFILE), so accept() fails; {} wait in its listen queue.",
+        "Process {}{name} has {} of {} open (RLIMIT_NOFILE), so accept() fails; {} in its listen queue.",
         full.pid,
         units::count(full.open),
-        units::count(full.limit),
-        units::plural(queued, "connection", "connections")
+        units::plural(full.limit, "descriptor", "descriptors"),
+        units::plural(queued, "connection waits", "connections wait")
     );
     let mut evidence = vec![
         words::counted("descriptors open", full.open),
@@ -90,10 +90,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
 fn reserved(waits: Waits<'_, '_>, used: &DescriptorUse) -> Candidate {
     let who = named(waits.leaf);
     let summary = waits.summary(&format!(
-        "{who} has {} of {} descriptors open, and accepts no further connection until one is closed, although it has time: new ones wait {} in \
+        "{who} has {} of {} open, and accepts no further connection until one is closed, although it has time: new ones wait {} in \
          its listen queue.",
         units::count(used.open),
-        units::count(used.limit),
+        units::plural(used.limit, "descriptor", "descriptors"),
         waits.each()
     ));
     let evidence = vec![

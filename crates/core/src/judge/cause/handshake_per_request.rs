@@ -40,9 +40,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let each = ratio(busy * crypto, setup.opened as f64);
     let to = setup.service.map(|address| format!(" to {address}")).unwrap_or_default();
     candidate.summary = format!(
-        "{} connections a second{to}, each with a TLS handshake, and {:.1} exchanges in all: {} of thread {tid}'s CPU time is cryptography, about {} \
+        "{} a second{to}, each with a TLS handshake, and {:.1} exchanges in all: {} of thread {tid}'s CPU time is cryptography, about {} \
          a connection.",
-        units::count_f(rate),
+        units::plural_f(rate, "connection", "connections"),
         setup.exchanges.max(1.0),
         units::percent(crypto),
         units::duration(each)

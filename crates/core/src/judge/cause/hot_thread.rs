@@ -31,7 +31,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
     ];
     let fix = "Spread the connections over the threads: SO_REUSEPORT with a listener for each, EPOLLEXCLUSIVE, or one acceptor that \
-               hands them out in turn. Who has which connection: ss -tnp";
+               hands them out in turn. Who has which connection: `ss -tnp`";
     waits.candidate(summary, evidence, fix).holds()
 }
 

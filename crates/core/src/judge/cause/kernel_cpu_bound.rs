@@ -41,7 +41,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         waits.each()
     ));
     let fix = format!(
-        "Make fewer or larger calls; the functions say which. All of them, with callers: perf record -g -p {} sleep 5; perf report",
+        "Make fewer or larger calls; the functions say which. All of them, with callers: `perf record -g -p {} sleep 5; perf report`",
         leaf.pid
     );
     waits.candidate(summary, hot, fix).holds()
@@ -138,8 +138,8 @@ impl Filtered {
         ];
         evidence.extend(hot);
         let fix = "Have each packet meet fewer rules: one rule with a set of addresses (nft sets and maps, ipset) instead of a rule for each, and \
-                   in front of them one that accepts what belongs to an established connection (ct state established,related accept). All \
-                   rules, in the network namespace of the service: nft list ruleset";
+                   in front of them one that accepts what belongs to an established connection (`ct state established,related accept`). All \
+                   rules, in the network namespace of the service: `nft list ruleset`";
         let place = Place { pid: Some(pid), tid: tids.first().copied(), ..Place::default() };
         let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
         candidate.thread = Some(ThreadLoss { ns, wall_ns, tids });

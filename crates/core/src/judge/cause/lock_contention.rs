@@ -55,11 +55,12 @@ fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
     if let (true, Some(first)) = (one, around.first_mut()) {
         *first = format!("{first} of {}", named(cycle[0]));
     }
-    let summary = waits.summary(&format!("a deadlock. {}.", around.join(" waits for ")));
+    let summary = waits
+        .summary(&format!("A deadlock, in which {}.", around.join(", which waits for ").replacen(", which", "", 1)));
     let who = waits.leaf;
     let fix = format!(
         "None of them goes on by itself: restart {} now, then take the locks in the same order everywhere. \
-         Where it waits: {}.",
+         Where it waits: `{}`.",
         named(who),
         inspect(who)
     );
@@ -68,7 +69,7 @@ fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
 
 fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
     let Some(holder) = holder else {
-        return format!("Find the holder: {}. Then hold the lock for less, or split it.", find_holder(lock));
+        return format!("Find the holder: `{}`. Then hold the lock for less, or split it.", find_holder(lock));
     };
     let who = named(holder);
     let change = match leaf.kind {
@@ -85,7 +86,7 @@ fn fix(lock: &Hop, holder: Option<&Hop>, leaf: &Hop) -> String {
         }
         _ => format!("Hold the lock in {who} for less, or split it."),
     };
-    format!("{change} What it does there: {}.", inspect(holder))
+    format!("{change} What it does there: `{}`.", inspect(holder))
 }
 
 /// A command that shows who holds what this one waits for.
@@ -147,6 +148,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_with_a_time_limit_is_no_timer_in_the_chain() {
+        let way = Hops::new().thread(100, 101, "mariadbd").on(HopKind::Timer, "futex");
+        let mut capture = with(ServiceBuilder::new(3306).requests(200, 40.0).part(way, 0.9).cpu(0.1));
+        let frame = Frame { name: "MDL_wait::timed_wait".into(), module: "mariadbd".into(), kernel: false };
+        capture.stacks = vec![Stack { frames: vec![frame] }];
+        capture.services[0].path[0].hops[0].stack = Some(0);
+        let report = judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("lock-contention"));
+        let hop = &report.findings[0].chain[0];
+        assert_eq!(hop.text, "waits for a lock, with a timer in futex (MDL_wait::timed_wait)");
+        assert_eq!(hop.waits_on, "lock");
+    }
+
+    #[test]
     fn a_deadlock_says_who_waits_for_whom() {
         let way = Hops::new()
             .thread(100, 101, "app")
@@ -159,7 +174,9 @@ mod tests {
         let finding = &report.findings[0];
         assert_eq!(finding.cause, "lock-contention");
         assert!(
-            finding.summary.contains("a deadlock. thread 101 of app 100 waits for thread 102"),
+            finding
+                .summary
+                .contains("A deadlock, in which thread 101 of app 100 waits for thread 102, which waits for"),
             "{}",
             finding.summary
         );

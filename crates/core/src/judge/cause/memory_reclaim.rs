@@ -29,7 +29,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let summary = waits.summary(&format!("{} {did}, {} a request{again}.", named(leaf), waits.each()));
     let fix = format!(
         "Give its control group or the host more memory, or let it use less: what it needs is reclaimed before it is used again. \
-         The group's events: cat /sys/fs/cgroup$(sed -n s/^0:://p /proc/{}/cgroup)/memory.events",
+         The group's events: `cat /sys/fs/cgroup$(sed -n s/^0:://p /proc/{}/cgroup)/memory.events`",
         leaf.pid
     );
     waits.candidate(summary, group.map_or_else(Vec::new, evidence), fix).holds()

@@ -27,7 +27,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ));
     let fix = format!(
         "Reuse buffers, or let the allocator keep its memory (glibc: MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_; jemalloc: \
-         dirty_decay_ms). Faults a second: pidstat -r -p {} 1",
+         dirty_decay_ms). Faults a second: `pidstat -r -p {} 1`",
         leaf.pid
     );
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);

@@ -43,10 +43,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let receiver = stream::receiver(facts, worst).unwrap_or(flow);
     let figures = facts.figures(receiver.rec.id);
     let summary = format!(
-        "{}: small segments fill the receiver's buffer of {} with overhead; its memory ran out {} times, and the window shuts.",
+        "{}: small segments fill the receiver's buffer of {} with overhead; its memory ran out {}, and the window shuts.",
         who(facts, &lost),
         units::bytes(f64::from(receiver.rec.last.rcvbuf)),
-        units::count(pruned)
+        units::plural(pruned, "time", "times")
     );
     let mut evidence = vec![stalls("waits with the window shut", &lost)];
     let counted = COUNTERS.iter().map(|(name, what)| (*what, counters.rose(name))).filter(|(_, n)| *n > 0);

@@ -61,9 +61,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let who = if sent { "the subject resets them" } else { "the peers reset them" };
     let summary = format!(
-        "{} of {} connections reset in the window: {who}{how}. Each costs its client a new connection, and what was under way.",
+        "{} of {} reset in the window: {who}{how}. Each costs its client a new connection, and what was under way.",
         units::count(resets),
-        units::count(closed)
+        units::plural(closed, "connection", "connections")
     );
     let mut evidence = vec![
         words::counted("resets sent", net.resets_sent),

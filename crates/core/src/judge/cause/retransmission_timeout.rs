@@ -67,10 +67,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
         false => "little follows them that could show it",
     };
     let summary = format!(
-        "{}: {} of {} segments are lost, and {what}: each waits {} for the retransmission timer.",
+        "{}: {} of {} lost, and {what}: each waits {} for the retransmission timer.",
         who(facts, &lost),
         units::count(retransmitted),
-        units::count(sent),
+        units::plural(sent, "segment is", "segments are"),
         units::duration(timeouts.p50_ns)
     );
     let mut evidence = vec![

@@ -66,8 +66,8 @@ fn is_noticed(loss: &RequestLoss) -> bool {
 /// Advice against `who`, whose (`its`) programs use the CPUs of the service `pid`.
 fn fix(who: &str, its: &str, pid: u32) -> String {
     format!(
-        "Keep {who} off the service's CPUs, or lower {its} priority (renice, cpu.weight), or give the service CPUs of its own (taskset -cp \
-         CPUS {pid}). Who uses the CPUs: ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu"
+        "Keep {who} off the service's CPUs, or lower {its} priority (renice, cpu.weight), or give the service CPUs of its own (`taskset -cp \
+         CPUS {pid}`). Who uses the CPUs: `ps -eo pid,psr,ni,pcpu,comm --sort=-pcpu`"
     )
 }
 

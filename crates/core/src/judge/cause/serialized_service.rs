@@ -47,7 +47,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         _ => format!("{} {did}", named(waits.last_thread())),
     };
     let summary = waits.summary(&format!(
-        "{} requests are outstanding and are served one after the other: a reply every {}, a request takes {}; meanwhile {meanwhile}.",
+        "Requests are served one after the other, with {} outstanding: a reply every {}, a request takes {}; meanwhile {meanwhile}.",
         units::decimal(waits.service.outstanding),
         units::duration(gap),
         units::duration(waits.service.typical_ns())

@@ -2,7 +2,7 @@
 //! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
-use parshall_evidence::HopKind;
+use parshall_evidence::{Evidence, HopKind};
 
 use super::base::{Cause, Outcome};
 use super::common::{Waits, not_spent};
@@ -37,19 +37,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
         .filter(|t| is_collector(&t.rec.comm))
         .map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns))
         .sum();
-    let evidence = vec![words::valued("collector threads on a CPU, in CPUs", busy, "CPU")];
+    // No thread of it was seen on a CPU where it only waits for the last one to stop.
+    let used = (busy > 0.0).then(|| words::valued("CPUs that the collector's threads use", busy, "CPUs"));
+    let evidence: Vec<Evidence> = used.into_iter().collect();
     // The collector only waits for the last thread that has not stopped: memory is not what it lacks.
     if !is_collector(&waits.leaf.thread) && matches!(waits.leaf.kind, HopKind::OnCpu | HopKind::RunQueue) {
         let late = format!(
-            "{} does not reach its safepoint: find the loop or the call that it is in (Java: -Xlog:safepoint, \
-             -XX:+UseCountedLoopSafepoints). More memory does not help.",
+            "{} does not reach its safepoint: find the loop or the call that it is in (Java: `-Xlog:safepoint`, \
+             `-XX:+UseCountedLoopSafepoints`). More memory does not help.",
             named(waits.leaf)
         );
         return waits.candidate(summary, evidence, late).holds();
     }
     let fix = format!(
         "Give the heap room or let it hold less; where requests call the collector themselves, remove that (Java: \
-         -XX:+DisableExplicitGC). What it does: jcmd {} GC.heap_info; start with -Xlog:gc",
+         `-XX:+DisableExplicitGC`). What it does: `jcmd {} GC.heap_info`; start it with `-Xlog:gc`",
         collector.pid
     );
     waits.candidate(summary, evidence, fix).holds()
@@ -69,6 +71,8 @@ mod tests {
         assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"));
         assert!(report.verdict.summary.contains("thread 103 VM Thread"), "{}", report.verdict.summary);
         assert!(report.findings[0].fix.text.contains("heap"), "{}", report.findings[0].fix.text);
+        // None of its threads is on record: that they used no CPU is not known.
+        assert_eq!(report.findings[0].evidence.iter().find(|e| e.what.starts_with("CPUs")), None);
     }
 
     #[test]

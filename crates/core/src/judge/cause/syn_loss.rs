@@ -59,10 +59,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let wait = if lost.p50_ns > 0.0 { lost.p50_ns } else { network::SYN_TIMEOUT_NS };
     let summary = format!(
-        "{opening} takes {} longer each time a SYN or its answer is lost: {} were repeated, while {} connections were opened.",
+        "{opening} takes {} longer each time a SYN or its answer is lost: {} repeated, while {} opened.",
         units::duration(wait.max(network::SYN_TIMEOUT_NS)),
-        units::count(all),
-        units::count(opened)
+        units::plural(all, "was", "were"),
+        units::plural(opened, "connection was", "connections were")
     );
     let mut evidence =
         vec![words::counted("SYNs and answers to them repeated", all), words::counted("connections opened", opened)];

@@ -55,8 +55,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         let medians = crate::stats::ratio(p99 as f64, p50 as f64);
         words::valued("p99 of the request time, in medians", medians, "times")
     });
-    let gap = words::valued("median time between replies while others wait", rec.reply_gap_p50_ns as f64 / 1e6, "ms");
-    let evidence = spread.into_iter().chain([gap]).collect();
+    let gap_ms = rec.reply_gap_p50_ns as f64 / 1e6;
+    let gap = (gap_ms > 0.0).then(|| words::valued("median time between replies while others wait", gap_ms, "ms"));
+    let evidence = spread.into_iter().chain(gap).collect();
     if waits.hop(|h| h.kind == HopKind::Client).is_some() {
         let fix = "The client has sent the head of a request and waits for leave to send the rest (`Expect: 100-continue`), until it gives up \
                    waiting. Answer such a head at once (100 Continue; HTTP/1.1 servers and proxies can), or have the client leave the header \
@@ -92,6 +93,17 @@ mod tests {
     #[test]
     fn a_timer_on_the_way_of_each_request() {
         assert_eq!(verdict_of(&with(timer().gaps(100_000, 5_000_000, 9_000_000))), "timer-wait");
+    }
+
+    #[test]
+    fn time_between_replies_is_none_where_no_others_wait() {
+        let evidence = |service: ServiceBuilder| {
+            let report = judge(&with(service));
+            report.findings[0].evidence.iter().map(|e| e.what.clone()).collect::<Vec<_>>()
+        };
+        let between = "median time between replies while others wait".to_owned();
+        assert!(evidence(timer().gaps(100_000, 5_000_000, 9_000_000)).contains(&between));
+        assert!(!evidence(timer()).contains(&between));
     }
 
     #[test]

@@ -42,11 +42,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let received = counters.rose("Udp.InDatagrams").saturating_add(counters.rose("Udp6InDatagrams"));
     let summary = format!(
-        "{} datagrams to {} were dropped because its receive buffer of {} was full; {} were received meanwhile.",
-        units::count(worst.drops),
-        worst.local,
+        "{} to {} dropped because its receive buffer of {} was full; {} received meanwhile.",
+        units::plural(worst.drops, "datagram", "datagrams"),
+        format_args!("{} {}", worst.local, if worst.drops == 1 { "was" } else { "were" }),
         units::bytes(worst.rcvbuf_bytes as f64),
-        units::count(received)
+        units::plural(received, "was", "were")
     );
     let evidence = vec![
         words::counted("datagrams dropped at this socket", worst.drops),

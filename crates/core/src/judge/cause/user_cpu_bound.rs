@@ -90,7 +90,7 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
         hot.insert(0, words::valued("thread on a CPU", ratio(thread.ledger.on_cpu(), thread.ledger.wall_ns), "1"));
     }
     let fix = format!(
-        "{fix} All functions: perf record -g -p {} sleep 5; perf report.{}",
+        "{fix} All functions: `perf record -g -p {} sleep 5; perf report`.{}",
         leaf.pid,
         names.unwrap_or_default()
     );
@@ -125,7 +125,8 @@ fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>, busy: &[&ThreadFact<'_
     evidence.extend(facts.runq_p99_us().map(|p99| words::valued("run queue wait, p99 below", p99 / 1e3, "ms")));
     evidence.extend(hot);
     let fix = format!(
-        "Give the background threads fewer CPUs than the host has (OMP_NUM_THREADS, the size of the pool), let them sleep rather than spin while they wait (OMP_WAIT_POLICY=passive), or lower their priority (renice -n 10 -p TID). Which they are: top -H -p {}",
+        "Give the background threads fewer CPUs than the host has (OMP_NUM_THREADS, the size of the pool), let them sleep rather than spin \
+         while they wait (OMP_WAIT_POLICY=passive), or lower their priority (`renice -n 10 -p TID`). Which they are: `top -H -p {}`",
         leaf.pid
     );
     waits.candidate(summary, evidence, fix).holds()
@@ -333,7 +334,7 @@ mod tests {
         let eval = Frame { name: "_PyEval_EvalFrameDefault".into(), module: "python3.11".into(), kernel: false };
         capture.stacks.iter_mut().for_each(|stack| stack.frames = vec![eval.clone()]);
         let report = crate::judge::judge(&capture);
-        assert!(report.findings[0].fix.text.contains("observe it with --interpreters"));
+        assert!(report.findings[0].fix.text.contains("observe it with `--interpreters`"));
     }
 
     #[test]

@@ -92,9 +92,9 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
     }
     if let Some((exchanges, _)) = unpaired(facts).filter(|(_, requests)| *requests == 0.0) {
         return Some(Doubt::Unseen(format!(
-            "{} exchanges were seen on the service's connections, and none could be made into a request with its reply: how long they take \
+            "{} seen on the service's connections, and none could be made into a request with its reply: how long they take \
              is not known.",
-            units::count_f(exchanges)
+            units::plural_f(exchanges, "exchange was", "exchanges were")
         )));
     }
     let unseen = facts.requests.unseen_share();

@@ -18,6 +18,7 @@ use crate::judge::facts::Facts;
 use crate::judge::facts::requests::tail as account;
 use crate::judge::facts::requests::{PartFact, Requests, ServiceFact, Spent};
 use crate::judge::rank::{self, Ranking};
+use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
@@ -181,10 +182,11 @@ fn summary(service: &ServiceFact<'_>, share: f64, sentence: &str) -> String {
         _ => String::new(),
     };
     format!(
-        "The slowest {} of the requests (from {}; the typical one takes {}) wait{behind}: {sentence}",
+        "The slowest {} of the requests (from {}; the typical one takes {}) wait{behind}: {}",
         units::percent(share),
         units::duration(tail.from_ns as f64),
-        units::duration(service.typical_ns())
+        units::duration(service.typical_ns()),
+        words::behind_colon(sentence, service.names())
     )
 }
 

@@ -72,6 +72,12 @@ impl<'a> ServiceFact<'a> {
         typical_ns(self.rec)
     }
 
+    /// The names of all processes and threads in the ways of its requests.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        let hops = self.rec.path.iter().flat_map(|part| &part.hops);
+        hops.flat_map(|hop| [hop.process.as_str(), hop.thread.as_str()])
+    }
+
     /// Time lost of its requests; 0 unless the service is slow.
     pub fn lost_ns(&self) -> f64 {
         if !self.slow {
