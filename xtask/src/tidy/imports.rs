@@ -324,7 +324,7 @@ fn test_modules(module: &Module, tokens: &[TokenTree]) -> Vec<Module> {
 }
 
 /// The end of the item after a `#[cfg(test)]` at `i` and its other attributes. None if there is no such attribute.
-fn end_of_test_item(tokens: &[TokenTree], i: usize) -> Option<usize> {
+pub(super) fn end_of_test_item(tokens: &[TokenTree], i: usize) -> Option<usize> {
     if !is_test_attribute(tokens, i, false) {
         return None;
     }

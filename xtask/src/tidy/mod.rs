@@ -1,8 +1,8 @@
 //! `cargo xtask tidy`: rules that neither rustc nor clippy checks.
 //!
 //! `rules.rs` checks single files and `repo.rs` several together. `imports.rs` reads which module imports which, and
-//! `layers.rs` checks and draws that. `links.rs` checks the links of Markdown files, `commits.rs` commit messages, and `allow.rs` holds the
-//! list of exceptions.
+//! `layers.rs` checks and draws that. `links.rs` checks the links of Markdown files, `commits.rs` commit messages, `sentences.rs`
+//! the sentences of reports, and `allow.rs` holds the list of exceptions.
 mod allow;
 pub mod commits;
 mod imports;
@@ -10,6 +10,7 @@ mod layers;
 mod links;
 mod repo;
 mod rules;
+mod sentences;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ pub fn run(root: &Path, bless: bool) -> ExitCode {
     let mut allowed = allow::parse(&allow_text, &mut complaints);
     for (path, text) in &files {
         rules::check(path, text, &mut allowed, &mut complaints);
+        sentences::check(path, text, &mut complaints);
     }
     if let Err(error) = check_imports(root, bless, &files, &mut allowed, &mut complaints) {
         eprintln!("error: cannot read the imports: {error}");
