@@ -154,6 +154,18 @@ mod tests {
     }
 
     #[test]
+    fn a_round_trip_that_was_seen_in_slices_has_its_own_length() {
+        let mut capture = capture(vec![distant(970, 240)], vec![]);
+        for flow in &mut capture.flows {
+            flow.cells.iter_mut().for_each(|cell| (cell.ns, cell.count) = (cell.ns / 5, cell.count / 5));
+            (flow.observed_ns, flow.calls.exchanges) = (flow.observed_ns / 5, flow.calls.exchanges / 5);
+        }
+        let report = crate::judge::judge(&capture);
+        let trips = report.findings[0].evidence.iter().find(|e| e.what == "round trips").expect("they are counted");
+        assert_eq!((trips.count, trips.p50_ms.map(|ms| ms.round())), (Some(240), Some(4.0)), "{trips:?}");
+    }
+
+    #[test]
     fn questions_that_were_seen_in_slices_are_scaled_once() {
         let served = FlowBuilder::new(2, Role::Server)
             .cell(FlowState::IdleAfterRecv, Release::AppSend, 900 * MS, 200)

@@ -84,7 +84,7 @@ pub fn add_setup(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Setup {
             let idle = ns.min(flow.ledger.of(State::NothingToSend));
             let rest = if idle > 0.0 { State::InFlight } else { State::Other };
             for (state, ns) in [(State::NothingToSend, idle), (rest, ns - idle)].into_iter().filter(|s| s.1 > 0.0) {
-                parts.push(whole(index, Blame::Setup, state, ns, 1));
+                parts.push(whole(index, Blame::Setup, state, (ns, 1.0), 1));
             }
         }
     }

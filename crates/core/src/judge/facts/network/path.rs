@@ -121,6 +121,7 @@ pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         }
         let Some(blame) = of_queue(facts, flow) else { continue };
         let intervals = flow.ledger.intervals.iter().filter(|i| i.state == State::CwndLimited);
-        parts.push(whole(index, blame, State::CwndLimited, ns, intervals.fold(0u64, |n, i| n.saturating_add(i.count))));
+        let count = intervals.fold(0u64, |n, i| n.saturating_add(i.count));
+        parts.push(whole(index, blame, State::CwndLimited, (ns, flow.ledger.scale), count));
     }
 }

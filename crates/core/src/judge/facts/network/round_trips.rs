@@ -44,7 +44,7 @@ pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
     let exchanges = exchanges_of_ports(facts);
     for (index, flow) in facts.flows.iter().enumerate() {
         if let Some((ns, count)) = serial(facts, flow, &exchanges).filter(|(ns, _)| lost[index] < 0.3 * ns) {
-            added.insert(index, whole(index, Blame::RoundTrips, State::InFlight, ns, count));
+            added.insert(index, whole(index, Blame::RoundTrips, State::InFlight, (ns, flow.ledger.scale), count));
         }
     }
     parts.retain(|part| !added.contains_key(&part.flow));
@@ -159,7 +159,7 @@ fn move_requests(facts: &Facts<'_>, found: &[Chatter], parts: &mut Vec<Part>) {
             // As observed: what is summed up of parts is scaled.
             let count = flow.rec.calls.exchanges;
             let waits = WAITS.into_iter().map(|state| (state, flow.ledger.of(state))).filter(|(_, ns)| *ns > 0.0);
-            let moved = waits.map(|(state, ns)| whole(index, Blame::RoundTrips, state, ns, count));
+            let moved = waits.map(|(state, ns)| whole(index, Blame::RoundTrips, state, (ns, flow.ledger.scale), count));
             added.insert(index, moved.collect());
         }
     }

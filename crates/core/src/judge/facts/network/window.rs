@@ -203,7 +203,7 @@ pub fn add_turns(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         };
         let waits = flow.ledger.intervals.iter().filter(|interval| interval.state == State::PeerWindowLimited);
         let count = waits.fold(0u64, |n, interval| n.saturating_add(interval.count));
-        added.insert(index, whole(index, blame, State::PeerWindowLimited, lost, count));
+        added.insert(index, whole(index, blame, State::PeerWindowLimited, (lost, flow.ledger.scale), count));
     }
     parts.retain(|part| part.state != State::PeerWindowLimited || !added.contains_key(&part.flow));
     parts.extend(added.into_values());
@@ -242,7 +242,7 @@ pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         for state in [State::NothingToSend, State::PeerThinking] {
             let ns = flow.ledger.of(state);
             if ns > 0.0 {
-                of_flow.push(whole(index, blame, state, ns, round_trips(ns)));
+                of_flow.push(whole(index, blame, state, (ns, flow.ledger.scale), round_trips(ns)));
             }
         }
     }
@@ -261,7 +261,8 @@ pub fn add_own(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         .map(|(index, flow)| {
             let waits = flow.ledger.intervals.iter().filter(|interval| interval.state == State::InFlight);
             let count = waits.fold(0u64, |n, interval| n.saturating_add(interval.count));
-            whole(index, Blame::WindowPerRtt, State::InFlight, flow.ledger.of(State::InFlight), count)
+            let ns = flow.ledger.of(State::InFlight);
+            whole(index, Blame::WindowPerRtt, State::InFlight, (ns, flow.ledger.scale), count)
         })
         .collect();
     parts.extend(bound);
