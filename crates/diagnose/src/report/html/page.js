@@ -282,7 +282,12 @@ class Timeline {
     const fits = (lane) => !wanted || `${lane.group} ${lane.name}`.toLowerCase().includes(wanted)
       || lane.texts.some((text, i) => (text && this.lowTexts()[text].includes(wanted)) || this.data.states[lane.states[i]][1].includes(wanted));
     this.tops = [];
-    let top = 0, before = "";
+    let top = 0, before = "", begun = false;
+    /** @param {string} head */
+    const heading = (head) => {
+      this.tops.push({ lane: -1, top, head });
+      top += HEAD;
+    };
     const all = this.lanes.map((_, at) => at), last = this.marked ? new Set() : this.later;
     const order = [...all.filter((at) => !last.has(at)), ...last];
     order.forEach((at) => {
@@ -290,12 +295,14 @@ class Timeline {
       if (this.marked && !this.marked.spans.has(at)) return;
       if (!fits(lane)) return;
       const kind = KINDS[lane.kind], rest = lane.group.toLowerCase().startsWith(kind.toLowerCase()) ? lane.group.slice(kind.length) : ` · ${lane.group}`;
-      const head = kind + rest + (last.has(at) ? " · nothing in the first view" : "");
-      if (head !== before) {
-        this.tops.push({ lane: -1, top, head });
-        top += HEAD;
-        before = head;
+      const head = kind + rest;
+      if (last.has(at) && !begun) {
+        heading("Nothing in the first view");
+        before = "";
+        begun = true;
       }
+      if (head !== before) heading(head);
+      before = head;
       this.tops.push({ lane: at, top, head: "" });
       top += lane.height + 2;
     });
