@@ -18,7 +18,8 @@ fn figure(item: &Figure) -> String {
     let whole = item.of.map(|all| format!(" of {about}{}", units::figures(all)));
     let one = item.figure == 1.0 && item.of.is_none();
     let amount = match item.unit.as_str() {
-        "times" => format!("{:.1} times", item.figure),
+        "times" if item.figure < 10.0 => format!("{:.1} times", item.figure),
+        "times" => units::quantity(item.figure, "times"),
         unit if is_counted(unit) => {
             format!("{}{} {}", units::figures(item.figure), whole.unwrap_or_default(), noun(unit, one))
         }

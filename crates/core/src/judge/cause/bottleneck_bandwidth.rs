@@ -5,7 +5,7 @@
 //! (`local-shaper`).
 use super::base::{Candidate, Cause, Outcome, denied, place_of, uses_bbr, who};
 use crate::judge::denial::{Denial, amount};
-use crate::judge::facts::network::adds_delay;
+use crate::judge::facts::network::{QUEUE_MIN_NS, adds_delay};
 use crate::judge::facts::{Blame, Facts, rtt_ns};
 use crate::judge::record;
 use crate::judge::{stream, words};
@@ -59,10 +59,14 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let times = amount(largest_rise(facts), "times", "the least round trip at most");
+    let rise = largest_rise(facts);
+    let times = amount(rise, "times", "the least round trip at most");
     let why = match facts.flows.iter().any(adds_delay) {
-        true => "of a flow that sends no stream, or to this very host",
-        false => "too little for a queue",
+        true => "of a flow that sends no stream, or to this very host".to_owned(),
+        false if rise >= 2.0 => {
+            format!("which is less than {} more, too little for a queue", units::duration(QUEUE_MIN_NS))
+        }
+        false => "too little for a queue".to_owned(),
     };
     denied(Denial::of(times).because(why))
 }
@@ -93,6 +97,16 @@ mod tests {
         let mut random = lossy;
         random.record.last.srtt_us = 10_400;
         assert_eq!(verdict_of(&capture(vec![random], vec![])), "packet-loss");
+        // Many times next to nothing.
+        let mut near = flow.clone();
+        (near.record.last.min_rtt_us, near.record.last.srtt_us) = (30, 3000);
+        let report = crate::judge::judge(&capture(vec![near], vec![]));
+        let denied = report.ruled_out.iter().find(|entry| entry.cause == "bottleneck-bandwidth").expect("it is denied");
+        let why = crate::report::why(denied);
+        assert_eq!(
+            why,
+            "100 times the least round trip at most, which is less than 5.0 ms more, too little for a queue"
+        );
         // A full window without a queue is a path at its capacity.
         flow.record.last.srtt_us = 10_400;
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");

@@ -17,7 +17,7 @@ use super::prepared::Facts;
 
 pub use connect::{OF_LIFE_MIN, SYN_TIMEOUT_NS, overflowed};
 pub use findings::{Chatter, Network, Refusals, Setup};
-pub use path::{adds_delay, shaper};
+pub use path::{QUEUE_MIN_NS, adds_delay, shaper};
 pub use restart::largest_window;
 pub use window::RCVBUF_LOCK;
 

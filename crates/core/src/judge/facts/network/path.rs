@@ -17,7 +17,7 @@ use crate::judge::ledger::flow_rules::same_address;
 const ALWAYS_PASSES: u64 = 536;
 
 /// A queue on the path adds at least this much to the round trip before it is worth naming.
-const QUEUE_MIN_NS: f64 = 5e6;
+pub const QUEUE_MIN_NS: f64 = 5e6;
 
 /// Peers behind a path on which large packets vanish.
 pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
