@@ -1,6 +1,7 @@
 //! Whether a service that is not slow has anything left: a resource that is full makes the next request wait.
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::ServiceFact;
+use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
 
@@ -14,9 +15,13 @@ const QUEUED: f64 = 0.30;
 pub fn full(facts: &Facts<'_>) -> Option<String> {
     let service =
         facts.requests.counted().filter(|s| s.rec.requests > 0).max_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
-    let rate = units::count_f(ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9));
+    let about = |text| words::about(facts.capture.slices.count > 1, text);
+    let rate = about(units::count_f(ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9)));
     let what = quota(facts).or_else(|| thread(facts)).or_else(|| cpus(facts)).or_else(|| workers(service))?;
-    Some(format!("At {rate} requests/s of {} nothing is slow, and {what}", units::duration(service.typical_ns())))
+    Some(format!(
+        "At {rate} requests/s of {} nothing is slow, and {what}",
+        about(units::duration(service.typical_ns()))
+    ))
 }
 
 fn quota(facts: &Facts<'_>) -> Option<String> {

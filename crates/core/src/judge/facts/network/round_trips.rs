@@ -55,14 +55,13 @@ pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Vec<Chatter> {
 }
 
 /// A flow with one request on its way at a time, and the next one right behind the reply: a small one, or one that takes no more than
-/// the round trip although its answer is large. Returns time and number of the waits.
+/// the round trip although its answer is large. Returns the time of its round trips and their number; an acknowledgement may come before the
+/// reply, which makes two intervals of one.
 fn serial(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) -> Option<(f64, u64)> {
     let shown_there = serves(flow.rec) && flow.pair.is_some();
     if shown_there || flow.shape != Shape::RequestReply || rtt_ns(flow) < RTT_MIN_NS {
         return None;
     }
-    let waits = flow.ledger.intervals.iter().filter(|i| i.state == State::InFlight);
-    let count = waits.fold(0u64, |n, i| n.saturating_add(i.count));
     let ns = flow.ledger.of(State::InFlight);
     let exchanges = flow.rec.calls.exchanges as f64 * flow.ledger.scale;
     let each = ratio(ns, exchanges);
@@ -73,7 +72,7 @@ fn serial(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) -> Opti
     let small = ratio(bytes, exchanges) < SMALL_SEGMENTS * mss;
     let in_one = each <= ONE_ROUND_TRIP * rtt_ns(flow);
     let whole = || small || in_one && asks_for_much(facts, flow, exchanges_of);
-    (busy && one_at_a_time && exchanges >= EXCHANGES_MIN && whole()).then_some((ns, count))
+    (busy && one_at_a_time && exchanges >= EXCHANGES_MIN && whole()).then_some((ns, flow.rec.calls.exchanges))
 }
 
 /// Exchanges of the flows of a service, by whether they are its own ends or those of its clients, and by its port.
