@@ -24,7 +24,7 @@ pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) {
             continue;
         }
         let ns = flow.ledger.of(State::CwndLimited);
-        parts.push(whole(index, Blame::Restart, State::CwndLimited, ns, flow.rec.calls.exchanges));
+        parts.push(whole(index, Blame::Restart, State::CwndLimited, (ns, flow.ledger.scale), flow.rec.calls.exchanges));
     }
 }
 
