@@ -8,7 +8,7 @@ use parshall_evidence::Evidence;
 use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, try_command, uses_bbr, who};
 use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count_of};
-use crate::judge::facts::{Blame, Facts};
+use crate::judge::facts::{Blame, Facts, rtt_ns};
 use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -23,7 +23,7 @@ pub const CAUSE: Cause = Cause {
     testable: record::segments,
 };
 
-/// Below this share of segments retransmitted, loss is not what a flow waits for.
+/// Below this share of segments retransmitted, loss is not what a flow waits for, unless it keeps the congestion window small.
 const MIN_RATE: f64 = 0.005;
 
 fn test(facts: &Facts<'_>) -> Outcome {
@@ -42,7 +42,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let own =
         flows.iter().fold((0u64, 0u64), |(r, d), f| (r.saturating_add(f.retransmitted), d.saturating_add(f.data_segs)));
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
-    if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE {
+    let by_loss =
+        flows.iter().filter_map(|flow| Some((flow.window_by_loss?, rtt_ns(flow)))).max_by(|a, b| a.1.total_cmp(&b.1));
+    if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE && by_loss.is_none() {
         return denied(counts.because("too few for flows to wait for"));
     }
     if super::retransmission_timeout::share_of_loss(facts) >= super::retransmission_timeout::MIN_OF_LOSS {
@@ -51,8 +53,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let timeouts = facts.blamed(&[Blame::Rto]);
     let rto_events: u64 =
         flows.iter().fold(0, |n, f| n.saturating_add(f.rec.last.total_rto.saturating_sub(f.rec.first.total_rto)));
+    let waits = match by_loss.filter(|_| rate < MIN_RATE) {
+        Some((segments, rtt_ns)) => format!(
+            "each loss cuts the congestion window, and so no more than about {} are under way in a round trip of {}",
+            units::plural_f(segments, "segment", "segments"),
+            units::duration(rtt_ns)
+        ),
+        None => "the flow waits for recovery".to_string(),
+    };
     let summary = format!(
-        "{}: {} of the segments are lost and sent again ({} of {}); the flow waits for recovery.",
+        "{}: {} of the segments are lost and sent again ({} of {}); {waits}.",
         who(facts, &lost),
         units::percent(rate),
         units::count(own.0),
@@ -100,6 +110,33 @@ mod tests {
     #[test]
     fn recovery_with_segments_resent() {
         assert_eq!(verdict_of(&capture(vec![lossy().retransmitted(200)], vec![])), "packet-loss");
+    }
+
+    #[test]
+    fn few_losses_over_a_long_way_keep_the_window_small() {
+        // 900 segments over 30 ms with the window full for nearly all of a second: 28 of them in each round trip.
+        let far = |retransmitted: u64| {
+            let mut flow = FlowBuilder::new(1, Role::Server)
+                .remote_host()
+                .cell(FlowState::Cwnd, Release::RxAck, 900 * MS, 200)
+                .cell(FlowState::Recovery, Release::RxAck, 60 * MS, 3)
+                .streams(90, 14_480)
+                .retransmitted(retransmitted);
+            (flow.record.last.min_rtt_us, flow.record.last.srtt_us) = (30_000, 30_500);
+            flow
+        };
+        let report = crate::judge::judge(&capture(vec![far(3)], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("packet-loss"), "{report:#?}");
+        assert!(report.verdict.summary.contains("cuts the congestion window"), "{}", report.verdict.summary);
+        // One is chance, and over a short way the window is large again at once.
+        assert_ne!(verdict_of(&capture(vec![far(1)], vec![])), "packet-loss");
+        let mut near = far(3);
+        (near.record.last.min_rtt_us, near.record.last.srtt_us) = (1000, 1100);
+        assert_ne!(verdict_of(&capture(vec![near], vec![])), "packet-loss");
+        // So few losses allow a window several times as large: something else keeps it small.
+        let mut many = far(3);
+        many.record.last.data_segs_out *= 40;
+        assert_ne!(verdict_of(&capture(vec![many], vec![])), "packet-loss");
     }
 
     #[test]

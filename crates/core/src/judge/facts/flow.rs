@@ -42,8 +42,10 @@ pub struct FlowFact<'a> {
     pub retransmitted: u64,
     /// Segments with data sent in the window.
     pub data_segs: u64,
-    /// At least 0.5 % of its segments were retransmitted.
+    /// At least 0.5 % of its segments were retransmitted, or fewer that keep its congestion window small.
     pub lossy: bool,
+    /// Segments that it has under way in a round trip, where its losses let no larger congestion window come about.
+    pub window_by_loss: Option<f64>,
     /// The other end, when it is in the capture.
     pub pair: Option<usize>,
     /// Time in which it could have moved data.
@@ -83,6 +85,8 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
     let shape = shape(rec);
     let (first, last) = (&rec.first, &rec.last);
     let retransmitted = last.total_retrans.saturating_sub(first.total_retrans);
+    let data_segs = last.data_segs_out.saturating_sub(first.data_segs_out);
+    let window_by_loss = window_by_loss(&ledger, retransmitted, data_segs);
     // Without calls (a sampling rung) the kernel's counts over the whole wall time must do.
     let (sends, sent, seconds) = if rec.calls.sends > 0 {
         (rec.calls.sends, rec.calls.send_bytes, ratio(ledger.wall_ns, ledger.scale) / 1e9)
@@ -102,14 +106,35 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
             && rec.calls.recvs > 0
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
         retransmitted,
-        data_segs: last.data_segs_out.saturating_sub(first.data_segs_out),
-        lossy: retransmitted > 0
-            && retransmitted as f64 >= 0.005 * last.data_segs_out.saturating_sub(first.data_segs_out) as f64,
+        data_segs,
+        lossy: window_by_loss.is_some() || retransmitted > 0 && retransmitted as f64 >= 0.005 * data_segs as f64,
+        window_by_loss,
         pair: None,
         could_ns: 0.0,
         rec,
         ledger,
     }
+}
+
+/// Fewer losses may be chance.
+const LOSSES_MIN: u64 = 3;
+/// Over a shorter round trip a window grows again at once.
+const LOSS_RTT_MIN_NS: f64 = 5e6;
+/// The share of the time with data to send in which the congestion window is full.
+const WINDOW_FULL: f64 = 0.3;
+/// A congestion window that is halved by each loss, of which `p` is the share, has 1.22 / sqrt(p) segments (Mathis and others, 1997).
+/// Cubic's has up to twice as many.
+const MATHIS: f64 = 1.22;
+
+/// See [`FlowFact::window_by_loss`].
+fn window_by_loss(ledger: &FlowLedger, retransmitted: u64, data_segs: u64) -> Option<f64> {
+    let sending = [State::CwndLimited, State::LossRecovery, State::InFlight, State::SndbufLimited];
+    let sending_ns: f64 = sending.into_iter().map(|state| ledger.of(state)).sum();
+    let rtt_ns = ledger.context.min_rtt_ns;
+    let segments = ratio(data_segs as f64 * rtt_ns, sending_ns);
+    let allowed = 2.0 * MATHIS / ratio(retransmitted as f64, data_segs as f64).sqrt();
+    let full = ledger.of(State::CwndLimited) >= WINDOW_FULL * sending_ns;
+    (retransmitted >= LOSSES_MIN && rtt_ns >= LOSS_RTT_MIN_NS && full && segments <= allowed).then_some(segments)
 }
 
 fn shape(rec: &FlowRecord) -> Shape {
