@@ -1,6 +1,8 @@
 //! Broadcasts: a source sends the same to several receivers at the same time, such as a camera, a radio or news. It sends when there is
 //! something to send. The time between is no pause of a sender that has more, and no receiver waits for it.
 //!
+//! The threads of a pool take turns: one sleeps until it is time, and the others until it hands the next turn on.
+//!
 //! Clients that each load something slowly look alike: every one is at a place of its own, so that their pauses do not end together. A
 //! source that waits for its disk or for a peer is slow for all of its receivers.
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,29 +14,43 @@ use crate::wait::Wait;
 
 /// Fewer flows may have the same pauses by chance, or are the two ends of one stream.
 const RECEIVERS_MIN: usize = 3;
-/// Of the flows of a thread, and of the pauses of a flow, as many end together with others.
+/// Of the flows of a process, and of the pauses of a flow, as many end together with others.
 const MOST: f64 = 0.8;
+/// Of the pauses of a flow, as many are of a thread that sleeps until it is time, and not until another one wakes it.
+const HALF: f64 = 0.5;
 /// Pauses end together that end within their length divided by this.
 const TOGETHER: f64 = 10.0;
 
 /// Takes away the pauses of broadcasts.
 pub fn drop_pauses(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     let mut pauses = BTreeMap::<u32, Vec<Pause>>::new();
-    // By flow: its pauses in sum, and those of a thread that sleeps until it is time.
-    let mut sums = BTreeMap::<usize, (f64, f64)>::new();
+    let mut sums = BTreeMap::<usize, Sums>::new();
     for part in parts.iter().filter(|part| part.supply) {
-        let asleep = part.off.is_some_and(|off| matches!(wait_of(facts, off), Wait::Multiplex | Wait::Sleep));
+        let wait = part.off.map(|off| wait_of(facts, off));
+        let until_time = matches!(wait, Some(Wait::Multiplex | Wait::Sleep));
+        let asleep = until_time || wait == Some(Wait::Futex);
         let sum = sums.entry(part.flow).or_default();
-        sum.0 += part.ns;
+        sum.all_ns += part.ns;
         if let Some((begin, length)) = part.span.filter(|_| asleep && part.blame == Blame::SupplyBlocked) {
-            sum.1 += part.ns;
+            sum.asleep_ns += part.ns;
+            sum.until_time_ns += if until_time { part.ns } else { 0.0 };
             let pause = Pause { flow: part.flow, end_ns: begin.saturating_add(length), ns: length };
-            pauses.entry(part.tid).or_default().push(pause);
+            let pid = facts.thread(part.tid).map_or(part.tid, |thread| thread.rec.pid);
+            pauses.entry(pid).or_default().push(pause);
         }
     }
     let together: HashSet<usize> = pauses.into_values().flat_map(pausing_together).collect();
-    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(|(all, asleep)| *asleep >= MOST * all);
+    let sleeps = |sum: &Sums| sum.asleep_ns >= MOST * sum.all_ns && sum.until_time_ns >= HALF * sum.all_ns;
+    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(sleeps);
     parts.retain(|part| !part.supply || !is_live(part.flow));
+}
+
+/// The pauses of a flow in sum, those of a thread that sleeps, and of these those of one that sleeps until it is time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    all_ns: f64,
+    asleep_ns: f64,
+    until_time_ns: f64,
 }
 
 /// A time in which a thread has nothing to send on a flow.
@@ -45,7 +61,7 @@ struct Pause {
     ns: u64,
 }
 
-/// Of the flows of a thread those whose pauses mostly end together with those of most others.
+/// Of the flows of a process those whose pauses mostly end together with those of most others.
 fn pausing_together(mut pauses: Vec<Pause>) -> Vec<usize> {
     let flows: HashSet<usize> = pauses.iter().map(|pause| pause.flow).collect();
     if flows.len() < RECEIVERS_MIN {
@@ -113,6 +129,33 @@ mod tests {
     #[test]
     fn a_source_that_waits_for_its_disk_is() {
         assert_eq!(source(5, MS / 2, "read", FdKind::File), "app-limited");
+    }
+
+    /// Five flows to which threads of a process send by turns each 20 ms: of four turns as many are of a thread that slept in epoll_wait, and
+    /// the others of one that slept in futex.
+    fn pool(in_epoll: u64) -> String {
+        let mut flows: Vec<FlowBuilder> =
+            (1..=5).map(|id| FlowBuilder::new(id, Role::Server).streams(50, 3_900)).collect();
+        let mut threads = [101, 102].map(ThreadBuilder::new);
+        for turn in 0..50_u64 {
+            let at_once = turn % 4 < in_epoll;
+            let (at, tid) = (turn * 20 * MS, if at_once { 101 } else { 102 });
+            for flow in &mut flows {
+                *flow = flow.clone().stall(at, 19 * MS, FlowState::IdleAfterSend, Release::AppSend);
+                flow.stalls.last_mut().expect("a stall").tid = tid;
+            }
+            let (call, fd) = if at_once { ("epoll_wait", FdKind::Anon) } else { ("futex", FdKind::None) };
+            let thread = &mut threads[usize::from(!at_once)];
+            *thread = thread.clone().blocked(at, 19 * MS, call, fd);
+        }
+        verdict_of(&capture(flows, threads.to_vec()))
+    }
+
+    #[test]
+    fn threads_that_take_turns_are_one_source() {
+        assert_eq!(pool(3), "healthy");
+        // A sender that waits for another thread each time may wait for what that one computes.
+        assert_eq!(pool(0), "app-limited");
     }
 
     #[test]
