@@ -13,7 +13,9 @@ use parshall_core::observe::follow::ends;
 use parshall_core::observe::under_way::UnderWay;
 use parshall_core::sorting::StableSort as _;
 use parshall_evidence::socket::selection::state::CLOSE;
-use parshall_evidence::timeline::{EVENTS_MAX, Frame, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::timeline::{
+    EVENTS_MAX, Frame, NAMES_PORT, Names, OffCpu, Op, Protocol, Socket, SocketCall, Timeline, Waker, Why,
+};
 use parshall_evidence::{FlowId, FlowRecord, OffCpu as StallKind, Role, ThreadRecord, ThreadStall};
 
 use super::syscall_name::syscall_name;
@@ -343,10 +345,14 @@ impl Events {
         }
         for (id, socket) in &self.datagram_sockets {
             let connected = socket.end.remote.port() != 0;
+            let asks_names = !connected && self.calls.get(id).is_some_and(|calls| asks_names(calls));
             // Of a port that the kernel chose, the first call seen may be a reply.
             let asked = parts.asked_ports.contains(&socket.end.local.port());
-            let serves = !connected && (socket.bound || socket.received_first || asked);
-            add(*id, &socket.end, (0, None), socket_of(&socket.end, serves, None, true));
+            let serves = !connected && !asks_names && (socket.bound || socket.received_first || asked);
+            let mut made = socket_of(&socket.end, serves, None, true);
+            // Which name server it asks is not seen.
+            made.remote.set_port(if asks_names { NAMES_PORT } else { made.remote.port() });
+            add(*id, &socket.end, (0, None), made);
         }
         let with_other_end = |(id, (own, mut socket)): (FlowId, (Known, Socket))| {
             socket.other_end = other_end(&ends, &own, &socket).filter(|other| *other != id);
@@ -354,6 +360,15 @@ impl Events {
         };
         sockets.into_iter().map(with_other_end).collect()
     }
+}
+
+/// Whether a socket without a peer asks name servers: what it sends is questions of DNS, and what it receives answers.
+fn asks_names(calls: &[SocketCall]) -> bool {
+    let is_own = |call: &SocketCall| {
+        let answer = call.frame.filter(|frame| frame.protocol == Protocol::Dns).map(|frame| frame.kind == 1);
+        answer.is_some_and(|answer| answer == (call.op == Op::Receive))
+    };
+    !calls.is_empty() && calls.iter().all(is_own)
 }
 
 pub(crate) fn why(wire: u8) -> Why {

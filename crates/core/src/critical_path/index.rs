@@ -10,7 +10,7 @@ use super::places::{self, Places};
 use super::requests::{self, Request};
 use super::{computed, heartbeat, limit, one_way, parts, pieces, polls};
 use crate::wait::Wait;
-use parshall_evidence::timeline::{Holder, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
+use parshall_evidence::timeline::{Holder, NAMES_PORT, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
 /// The longest time in which a runtime gives what is ready to another thread.
 pub(super) const GIVEN_NS: u64 = 500_000;
@@ -28,9 +28,6 @@ const LOOKS_MAX: usize = 200;
 const AT_ONCE_NS: u64 = 200_000;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
 const AT_WORK_MAX: usize = 16;
-
-/// The port of name servers.
-pub const NAMES_PORT: u16 = 53;
 
 /// A server that was asked and has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

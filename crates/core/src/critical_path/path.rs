@@ -113,7 +113,7 @@ impl<'a> Paths<'a> {
                     _ => s.remote.to_string(),
                 },
                 // The destination of a datagram that is sent with its address is not seen.
-                _ if s.remote.port() == 0 => String::new(),
+                _ if s.remote.port() == 0 || s.remote.ip().is_unspecified() => String::new(),
                 _ => s.remote.to_string(),
             }),
             Target::File(fd) => {

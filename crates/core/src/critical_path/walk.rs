@@ -6,11 +6,11 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::{Answer, Client, Index, NAMES_PORT, Rest};
+use super::index::{Answer, Client, Index, Rest};
 use super::requests::Request;
 use super::step::{Next, Piece, Step, Target, Task};
 use crate::wait::Wait;
-use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker, Why};
+use parshall_evidence::timeline::{NAMES_PORT, OffCpu, Op, Socket, SocketCall, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;

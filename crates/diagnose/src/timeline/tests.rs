@@ -220,6 +220,27 @@ fn a_udp_server_is_bound_and_its_clients_are_connected() {
 }
 
 #[test]
+fn who_sends_questions_of_dns_asks_name_servers() {
+    let socket = |calls: [(u8, u8); 3]| {
+        let mut events = Events::default();
+        for (op, kind) in calls {
+            let mut wire = datagram(7, op, (5000, 0), 0, 0);
+            (wire.call.protocol, wire.call.kind) =
+                (Protocol::ALL.iter().position(|p| *p == Protocol::Dns).unwrap() as u8 + 1, kind);
+            events.take_datagram(&wire);
+        }
+        finish(events, &[], &[]).sockets[&7]
+    };
+    // The answer to a question of before the window comes first.
+    let asks = socket([(OP_RECEIVE, 1), (OP_SEND, 0), (OP_RECEIVE, 1)]);
+    assert_eq!((asks.serves, asks.remote.port()), (false, 53));
+    let serves = socket([(OP_RECEIVE, 0), (OP_SEND, 1), (OP_RECEIVE, 0)]);
+    assert_eq!((serves.serves, serves.remote.port()), (true, 0));
+    // A forwarder that does both on one socket.
+    assert!(socket([(OP_RECEIVE, 0), (OP_SEND, 0), (OP_RECEIVE, 1)]).serves);
+}
+
+#[test]
 fn a_udp_server_on_a_port_that_the_kernel_chose_may_reply_first() {
     let mut events = Events::default();
     events.take_datagram(&datagram(7, OP_SEND, (80, 0), 127, 0));

@@ -7,6 +7,7 @@ use parshall_core::observe::follow::title::title;
 use parshall_core::proc_net;
 use parshall_core::sock_diag::{Table, UnixSocket};
 use parshall_evidence::socket::selection::address;
+use parshall_evidence::timeline::NAMES_PORT;
 use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, Stopper, WaitingEnd, WaitingThread};
 use parshall_host::{bounded_file, proc_fs};
 
@@ -253,9 +254,6 @@ impl<'a> Reader<'a> {
         }
     }
 }
-
-/// The port of name servers.
-const NAMES_PORT: u16 = 53;
 
 /// Notes the name server whose answer a thread waits for: on the only descriptor of its call, which is a UDP socket that is connected to one.
 fn take_name_server(thread: &mut WaitingThread, fds: &HashSet<i32>, sockets: &HashMap<i32, u64>) {

@@ -16,6 +16,9 @@ use crate::thread::FdKind;
 /// Times off the CPU and calls that a timeline holds at most, together: 36 MB, for a time off the CPU takes 72 bytes.
 pub const EVENTS_MAX: usize = 500_000;
 
+/// The port of name servers.
+pub const NAMES_PORT: u16 = 53;
+
 /// One time of a thread off the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OffCpu {

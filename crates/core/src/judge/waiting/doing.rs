@@ -1,12 +1,10 @@
 //! The state of a thread, as far as a request may wait for it.
+use parshall_evidence::timeline::NAMES_PORT;
 use parshall_evidence::{FdKind, HopKind, WaitingEnd, WaitingThread};
 
 use super::debt::Debt;
 use super::scene::Scene;
 use crate::wait::Wait;
-
-/// The port of name servers.
-const NAMES_PORT: u16 = 53;
 
 /// The state of a thread when the window ends.
 #[derive(Debug, Clone, Copy)]
