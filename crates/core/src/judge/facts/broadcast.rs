@@ -16,8 +16,10 @@ use crate::wait::Wait;
 const RECEIVERS_MIN: usize = 3;
 /// Of the flows of a process, and of the pauses of a flow, as many end together with others.
 const MOST: f64 = 0.8;
-/// Of the pauses of a flow, as many are of a thread that sleeps until it is time, and not until another one wakes it.
-const HALF: f64 = 0.5;
+/// Where others sleep until another thread wakes them: of the pauses of a flow, as many are of one that sleeps until it is time.
+const SOME: f64 = 0.2;
+/// What a thread waits for may be computed by another one of its process, if these are on a CPU for longer than this share of the time.
+const COMPUTES: f64 = 0.3;
 /// Pauses end together that end within their length divided by this.
 const TOGETHER: f64 = 10.0;
 
@@ -40,9 +42,18 @@ pub fn drop_pauses(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         }
     }
     let together: HashSet<usize> = pauses.into_values().flat_map(pausing_together).collect();
-    let sleeps = |sum: &Sums| sum.asleep_ns >= MOST * sum.all_ns && sum.until_time_ns >= HALF * sum.all_ns;
-    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(sleeps);
+    let sleeps = |flow: usize, sum: &Sums| {
+        let alone = sum.until_time_ns >= MOST * sum.all_ns;
+        let in_turn = sum.asleep_ns >= MOST * sum.all_ns && sum.until_time_ns >= SOME * sum.all_ns;
+        alone || in_turn && !computes(facts, facts.flows[flow].rec.pid)
+    };
+    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(|sum| sleeps(flow, sum));
     parts.retain(|part| !part.supply || !is_live(part.flow));
+}
+
+fn computes(facts: &Facts<'_>, pid: u32) -> bool {
+    let threads = facts.threads.iter().filter(|thread| thread.rec.pid == pid);
+    threads.map(|thread| thread.ledger.on_cpu()).sum::<f64>() > COMPUTES * facts.capture.window_ns as f64
 }
 
 /// The pauses of a flow in sum, those of a thread that sleeps, and of these those of one that sleeps until it is time.
@@ -132,30 +143,32 @@ mod tests {
     }
 
     /// Five flows to which threads of a process send by turns each 20 ms: of four turns as many are of a thread that slept in epoll_wait, and
-    /// the others of one that slept in futex.
-    fn pool(in_epoll: u64) -> String {
+    /// the others of one that slept in futex. Another one may compute.
+    fn pool(in_epoll: u64, computes: bool) -> String {
         let mut flows: Vec<FlowBuilder> =
-            (1..=5).map(|id| FlowBuilder::new(id, Role::Server).streams(50, 3_900)).collect();
-        let mut threads = [101, 102].map(ThreadBuilder::new);
+            (1..=5).map(|id| FlowBuilder::new(id, Role::Server).owner(100, 101).streams(50, 3_900)).collect();
+        let mut threads = vec![ThreadBuilder::new(101), ThreadBuilder::new(102)];
         for turn in 0..50_u64 {
-            let at_once = turn % 4 < in_epoll;
-            let (at, tid) = (turn * 20 * MS, if at_once { 101 } else { 102 });
+            let (at, leads) = (turn * 20 * MS, turn % 4 < in_epoll);
             for flow in &mut flows {
                 *flow = flow.clone().stall(at, 19 * MS, FlowState::IdleAfterSend, Release::AppSend);
-                flow.stalls.last_mut().expect("a stall").tid = tid;
+                flow.stalls.last_mut().expect("a stall").tid = if leads { 101 } else { 102 };
             }
-            let (call, fd) = if at_once { ("epoll_wait", FdKind::Anon) } else { ("futex", FdKind::None) };
-            let thread = &mut threads[usize::from(!at_once)];
-            *thread = thread.clone().blocked(at, 19 * MS, call, fd);
+            let (call, fd) = if leads { ("epoll_wait", FdKind::Anon) } else { ("futex", FdKind::None) };
+            threads[0] = threads[0].clone().blocked(at, 19 * MS, call, fd);
+            threads[1] = threads[1].clone().blocked(at, 19 * MS, "futex", FdKind::None);
         }
-        verdict_of(&capture(flows, threads.to_vec()))
+        threads.extend(computes.then(|| ThreadBuilder::new(103)));
+        verdict_of(&capture(flows, threads))
     }
 
     #[test]
     fn threads_that_take_turns_are_one_source() {
-        assert_eq!(pool(3), "healthy");
-        // A sender that waits for another thread each time may wait for what that one computes.
-        assert_eq!(pool(0), "app-limited");
+        assert_eq!(pool(3, false), "healthy");
+        assert_eq!(pool(1, false), "healthy");
+        // A sender that waits for another thread each time, or beside one that computes, may wait for that.
+        assert_eq!(pool(0, false), "app-limited");
+        assert_ne!(pool(1, true), "healthy");
     }
 
     #[test]
