@@ -112,6 +112,8 @@ fn with_the_hosts_proc_a_container_sees_the_hosts_processes() {
     assert_eq!(report.rung, Rung::Procfs, "{report:#?}");
     let way = report.blind.iter().find_map(|line| line.split_once("unshare")?.1.split_once("parshall ..."));
     let Some((way, end)) = way else { panic!("it names the way: {report:#?}") };
+    // The command stands between backticks.
+    let end = end.split('`').next().unwrap_or_default();
     let with_host_proc = |command: &str| inside(&format!("unshare{way}{command}{end}"));
     let report = observed(Rung::Tracepoint, || with_host_proc(&attach).orderly().report());
     assert!(has_cause(&report, Rung::Tracepoint), "{report:#?}");
