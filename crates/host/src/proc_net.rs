@@ -1,4 +1,5 @@
 //! Reads the tables of sockets in /proc/net of the calling thread's network namespace.
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -11,10 +12,14 @@ const BYTES_MAX: u64 = 256 << 20;
 
 /// Passes each socket of a table to `take`, with the name of a UNIX socket. A kernel without IPv6 lacks its files.
 ///
+/// The kernel fills its answer in parts, and finds its place again by counting: where sockets come meanwhile, it gives some once more
+/// (net/ipv4/tcp_ipv4.c, tcp_seek_last_pos()). A socket is passed once, by its inode; one in TIME-WAIT has none.
+///
 /// # Errors
 /// No file of the table can be read, or the table has none.
 pub fn each(table: Table, netns: u32, take: &mut dyn FnMut(SocketRecord, &str)) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
+    let mut seen = HashSet::new();
     for name in proc_net::files(table) {
         // The names in /proc/net of UNIX sockets are any bytes.
         let file = match File::open(format!("/proc/thread-self/net/{name}")) {
@@ -28,7 +33,9 @@ pub fn each(table: Table, netns: u32, take: &mut dyn FnMut(SocketRecord, &str)) 
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line)? > 0 {
             let text = String::from_utf8_lossy(&line);
-            if let Some((record, name)) = proc_net::record(table, text.trim_end_matches('\n'), netns) {
+            if let Some((record, name)) = proc_net::record(table, text.trim_end_matches('\n'), netns)
+                && (record.inode == 0 || seen.insert(record.inode))
+            {
                 take(record, name);
             }
             line.clear();
