@@ -350,8 +350,10 @@ impl Events {
             let asked = parts.asked_ports.contains(&socket.end.local.port());
             let serves = !connected && !asks_names && (socket.bound || socket.received_first || asked);
             let mut made = socket_of(&socket.end, serves, None, true);
-            // Which name server it asks is not seen.
-            made.remote.set_port(if asks_names { NAMES_PORT } else { made.remote.port() });
+            if asks_names {
+                // Which name server it is, is not seen.
+                made.remote.set_port(NAMES_PORT);
+            }
             add(*id, &socket.end, (0, None), made);
         }
         let with_other_end = |(id, (own, mut socket)): (FlowId, (Known, Socket))| {
@@ -365,8 +367,7 @@ impl Events {
 /// Whether a socket without a peer asks name servers: what it sends is questions of DNS, and what it receives answers.
 fn asks_names(calls: &[SocketCall]) -> bool {
     let is_own = |call: &SocketCall| {
-        let answer = call.frame.filter(|frame| frame.protocol == Protocol::Dns).map(|frame| frame.kind == 1);
-        answer.is_some_and(|answer| answer == (call.op == Op::Receive))
+        call.frame.is_some_and(|frame| frame.protocol == Protocol::Dns && (frame.kind == 1) == (call.op == Op::Receive))
     };
     !calls.is_empty() && calls.iter().all(is_own)
 }

@@ -49,14 +49,14 @@ pub fn settle(
         // The protocol of one connection is that of all to the same port.
         let ends = replies.iter().any(|(_, _, reply)| has_end(reply));
         // Of a reply at the end of a slice it is not known whether that was all.
-        let replies: Vec<_> = replies.into_iter().filter(|(_, _, reply)| reply.next_ns.is_some()).collect();
-        let is_whole = |reply: &Reply<'_>| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply);
-        let computed = replies.iter().filter(|(_, _, reply)| is_whole(reply)).count();
-        if computed < REPLIES_MIN || computed * 5 < replies.len() * MOST_OF_5 {
+        let mut replies: Vec<_> = replies.into_iter().filter(|(_, _, reply)| reply.next_ns.is_some()).collect();
+        let seen = replies.len();
+        replies.retain(|(_, _, reply)| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply));
+        if replies.len() < REPLIES_MIN || replies.len() * 5 < seen * MOST_OF_5 {
             continue;
         }
-        for (id, at, reply) in replies.iter().filter(|(_, _, reply)| is_whole(reply)) {
-            let request = found.get_mut(id).and_then(|all| all.get_mut(*at));
+        for (id, at, reply) in replies {
+            let request = found.get_mut(&id).and_then(|all| all.get_mut(at));
             request.zip(reply.sends.last()).into_iter().for_each(|(request, last)| *request = replied(*request, last));
         }
     }

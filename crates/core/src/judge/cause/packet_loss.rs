@@ -8,7 +8,7 @@ use parshall_evidence::Evidence;
 use super::base::{Candidate, Cause, Outcome, denied, place_of, stalls, try_command, uses_bbr, who};
 use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count_of};
-use crate::judge::facts::{Blame, Facts, rtt_ns};
+use crate::judge::facts::{Blame, Facts, LOSSY, rtt_ns};
 use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -22,9 +22,6 @@ pub const CAUSE: Cause = Cause {
     symptom: |facts| facts.retransmitted().0 as f64,
     testable: record::segments,
 };
-
-/// Below this share of segments retransmitted, loss is not what a flow waits for, unless it keeps the congestion window small.
-const MIN_RATE: f64 = 0.005;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost = facts.blamed(&[Blame::Loss, Blame::Rto, Blame::Cwnd]);
@@ -44,7 +41,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
     let by_loss =
         flows.iter().filter_map(|flow| Some((flow.window_by_loss?, rtt_ns(flow)))).max_by(|a, b| a.1.total_cmp(&b.1));
-    if lost.ns == 0.0 || own.0 == 0 || rate < MIN_RATE && by_loss.is_none() {
+    if lost.ns == 0.0 || own.0 == 0 || rate < LOSSY && by_loss.is_none() {
         return denied(counts.because("too few for flows to wait for"));
     }
     if super::retransmission_timeout::share_of_loss(facts) >= super::retransmission_timeout::MIN_OF_LOSS {
@@ -53,7 +50,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let timeouts = facts.blamed(&[Blame::Rto]);
     let rto_events: u64 =
         flows.iter().fold(0, |n, f| n.saturating_add(f.rec.last.total_rto.saturating_sub(f.rec.first.total_rto)));
-    let waits = match by_loss.filter(|_| rate < MIN_RATE) {
+    let waits = match by_loss.filter(|_| rate < LOSSY) {
         Some((segments, rtt_ns)) => format!(
             "each loss cuts the congestion window, and so no more than about {} are under way in a round trip of {}",
             units::plural_f(segments, "segment", "segments"),

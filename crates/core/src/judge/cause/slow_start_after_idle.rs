@@ -35,7 +35,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         who(facts, &lost),
         units::bytes(message),
         units::duration(waited_ns),
-        rounded(waited_ns / rtt_ns(flow)),
+        units::decimal(waited_ns / rtt_ns(flow)),
         units::duration(rtt_ns(flow)),
         units::bytes(largest_window(flow))
     );
@@ -54,12 +54,6 @@ fn test(facts: &Facts<'_>) -> Outcome {
                help too."
         .to_string();
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
-}
-
-/// `2`, `1.4`.
-fn rounded(times: f64) -> String {
-    let text = format!("{times:.1}");
-    text.trim_end_matches(".0").to_string()
 }
 
 #[cfg(test)]

@@ -41,14 +41,14 @@ pub fn drop_pauses(facts: &Facts<'_>, parts: &mut Vec<Part>) {
             pauses.entry(pid).or_default().push(pause);
         }
     }
-    let together: HashSet<usize> = pauses.into_values().flat_map(pausing_together).collect();
-    let sleeps = |flow: usize, sum: &Sums| {
+    let is_asleep = |flow: &usize| {
+        let Some(sum) = sums.get(flow) else { return false };
         let alone = sum.until_time_ns >= MOST * sum.all_ns;
         let in_turn = sum.asleep_ns >= MOST * sum.all_ns && sum.until_time_ns >= SOME * sum.all_ns;
-        alone || in_turn && !computes(facts, facts.flows[flow].rec.pid)
+        alone || in_turn && !computes(facts, facts.flows[*flow].rec.pid)
     };
-    let is_live = |flow| together.contains(&flow) && sums.get(&flow).is_some_and(|sum| sleeps(flow, sum));
-    parts.retain(|part| !part.supply || !is_live(part.flow));
+    let live: HashSet<usize> = pauses.into_values().flat_map(pausing_together).filter(is_asleep).collect();
+    parts.retain(|part| !part.supply || !live.contains(&part.flow));
 }
 
 fn computes(facts: &Facts<'_>, pid: u32) -> bool {

@@ -107,7 +107,7 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
             && rec.calls.small_sends.saturating_mul(2) > rec.calls.sends,
         retransmitted,
         data_segs,
-        lossy: window_by_loss.is_some() || retransmitted > 0 && retransmitted as f64 >= 0.005 * data_segs as f64,
+        lossy: window_by_loss.is_some() || retransmitted > 0 && retransmitted as f64 >= LOSSY * data_segs as f64,
         window_by_loss,
         pair: None,
         could_ns: 0.0,
@@ -116,6 +116,8 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
     }
 }
 
+/// Below this share of segments retransmitted, loss is not what a flow waits for, unless it keeps the congestion window small.
+pub const LOSSY: f64 = 0.005;
 /// Fewer losses may be chance.
 const LOSSES_MIN: u64 = 3;
 /// Over a shorter round trip a window grows again at once.

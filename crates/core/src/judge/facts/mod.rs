@@ -17,7 +17,7 @@ pub mod requests;
 mod thread;
 
 pub use blame::THINK_MIN_NS;
-pub use flow::{FlowFact, Shape, is_client, rtt_ns};
+pub use flow::{FlowFact, LOSSY, Shape, is_client, rtt_ns};
 pub use lost::Lost;
 pub use network::Network;
 pub use part::{Blame, Part};

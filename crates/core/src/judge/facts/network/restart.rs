@@ -2,6 +2,7 @@
 //! timeout (RFC 5681, section 4.1; net/ipv4/tcp_output.c, tcp_cwnd_restart()), and the next message waits for it to grow.
 use super::path::adds_delay;
 use super::whole::whole;
+use super::window::OWN_RTT_MIN_NS;
 use crate::judge::facts::part::{Blame, Part};
 use crate::judge::facts::prepared::Facts;
 use crate::judge::facts::{FlowFact, rtt_ns};
@@ -9,20 +10,15 @@ use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::same_address;
 use crate::stats::ratio;
 
-/// Shorter round trips are the host's own work.
-const RTT_MIN_NS: f64 = 5e6;
 /// Fewer messages may be late by chance.
 const MESSAGES_MIN: u64 = 3;
 /// Round trips that a message waits for the window, at least.
 const ROUND_TRIPS_MIN: f64 = 0.8;
 
-/// Adds the time in which messages wait for a congestion window that had been large enough for all of each before a pause.
+/// Adds the time in which messages wait for a congestion window that had been large enough for all of each before a pause. It is on no other
+/// account: those of full congestion windows are of flows with losses, or with a queue on their path.
 pub fn add(facts: &Facts<'_>, parts: &mut Vec<Part>) {
-    for (index, flow) in facts.flows.iter().enumerate() {
-        let counted = parts.iter().any(|part| part.flow == index && part.state == State::CwndLimited);
-        if counted || !restarts(facts, flow) {
-            continue;
-        }
+    for (index, flow) in facts.flows.iter().enumerate().filter(|(_, flow)| restarts(facts, flow)) {
         let ns = flow.ledger.of(State::CwndLimited);
         parts.push(whole(index, Blame::Restart, State::CwndLimited, (ns, flow.ledger.scale), flow.rec.calls.exchanges));
     }
@@ -36,7 +32,7 @@ fn restarts(facts: &Facts<'_>, flow: &FlowFact<'_>) -> bool {
     let pause_ns: f64 = pauses.into_iter().map(|state| ledger.of(state)).sum();
     messages >= MESSAGES_MIN
         && facts.settings(flow.rec.netns).is_none_or(|settings| settings.slow_start_after_idle)
-        && rtt_ns(flow) >= RTT_MIN_NS
+        && rtt_ns(flow) >= OWN_RTT_MIN_NS
         && !same_address(flow.rec)
         && !flow.lossy
         && flow.retransmitted == 0

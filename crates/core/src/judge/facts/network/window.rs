@@ -36,7 +36,7 @@ const READER_FULL: f64 = 0.9;
 const COLLAPSES_MIN: u64 = 3;
 
 /// Shorter round trips are the host's own work.
-const OWN_RTT_MIN_NS: f64 = 5e6;
+pub const OWN_RTT_MIN_NS: f64 = 5e6;
 /// Share of its time for which a stream has data under way and none to send.
 const OWN_IN_FLIGHT_MIN: f64 = 0.6;
 /// The time that was lost otherwise is at most this part of it.
