@@ -274,7 +274,7 @@ fn nothing_stays_attached_after_any_end() {
         let words = ["--default-signal=HUP", PARSHALL, "attach", "--port", &port, "--format", "json", "--for", window];
         begin_window(Command::new("env").args(words))
     };
-    for signal in [None, Some("-INT"), Some("-TERM"), Some("-HUP"), Some("-KILL")] {
+    for &signal in common::some_of(&[None, Some("-KILL"), Some("-INT"), Some("-TERM"), Some("-HUP")], 3) {
         let running = start(if signal.is_some() { "60s" } else { "1s" });
         let ids = attached(&running);
         std::thread::sleep(Duration::from_millis(500));

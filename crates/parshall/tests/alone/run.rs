@@ -116,7 +116,7 @@ fn a_missing_interpreter_is_an_error() {
 /// The report names the command and how it ended on every rung, also for a very short command.
 #[test]
 fn a_command_that_ends_at_once() {
-    for rung in ["btf", "tracepoint", "procfs"] {
+    for rung in common::some_of(&["btf", "procfs", "tracepoint"], 1) {
         let exited = |exit_status| CommandEnd::Exited { exit_status };
         let killed = CommandEnd::Killed { signal: 9, signal_name: "SIGKILL".to_owned() };
         for (script, end, code) in [("true", exited(0), 0), ("exit 3", exited(3), 3), ("kill -9 $$", killed, 137)] {
@@ -140,7 +140,7 @@ fn arguments_of_the_command_are_not_written_anywhere() {
     let scratch = Scratch::new();
     let (case, out) = (scratch.file("case.json"), scratch.file("report.json"));
     let files = ["--save", case.to_str().unwrap(), "-o", out.to_str().unwrap(), "--format", "json"];
-    for rung in ["btf", "tracepoint", "procfs"] {
+    for rung in common::some_of(&["btf", "procfs", "tracepoint"], 2) {
         for life in ["", "sleep 0.4;"] {
             let done = run(&[&["--rung", rung], &files[..]].concat(), &sh(&format!("{life}: {SECRET}")));
             assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{done:?}");
@@ -248,7 +248,7 @@ fn a_signal_sent_to_parshall_reaches_the_command_once() {
     if !has(&["python3"], "run: signals to parshall") {
         return;
     }
-    for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)] {
+    for (signal, number) in common::some_of(&[("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10)], 2) {
         let scratch = Scratch::new();
         let file = scratch.file("report.json");
         let running = start_ready(&["python3", "-c", COUNT, signal], &file);

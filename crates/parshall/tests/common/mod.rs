@@ -31,6 +31,11 @@ pub fn has(programs: &[&str], what: &str) -> bool {
     missing.is_none()
 }
 
+/// The cases of a test that repeats itself for each: all of them in `make test-all`, and the first `few` in `make test`.
+pub fn some_of<T>(cases: &[T], few: usize) -> &[T] {
+    if std::env::var_os("SUITES_ALL").is_some() { cases } else { &cases[..few] }
+}
+
 /// Whether the btf rung can be used on this host. Reports a skip if not.
 pub fn btf(what: &str) -> bool {
     static BEST: LazyLock<String> = LazyLock::new(|| {

@@ -9,7 +9,7 @@ use parshall_core::mask::masked;
 use parshall_evidence::Report;
 
 /// Of the recordings, one in so many is also judged under pseudonyms by `make test`.
-const MASKED_EACH: usize = 4;
+const MASKED_EACH: usize = 8;
 
 pub struct Judged {
     pub name: String,
@@ -34,6 +34,11 @@ static ALL: LazyLock<Vec<Judged>> = LazyLock::new(|| {
 /// In the order of their names, those of the docket first.
 pub fn all() -> &'static [Judged] {
     &ALL
+}
+
+/// Those of the faults of the lab and of healthy services.
+pub fn of_faults() -> impl Iterator<Item = &'static Judged> {
+    all().iter().filter(|judged| !judged.of_docket)
 }
 
 pub fn of_docket() -> impl Iterator<Item = &'static Judged> {

@@ -5,11 +5,12 @@
 //! Otherwise keep old ones: they are captures of earlier versions.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Once;
 
 use crate::common::thin::thinned;
 use crate::common::{self, Recipe, Scratch, parshall, recipes, verdict};
+use crate::judged;
 use parshall_core::judge::judge;
 
 /// Recipes of healthy services that are recorded.
@@ -57,13 +58,14 @@ pub fn files() -> impl Iterator<Item = (String, PathBuf)> {
 #[test]
 fn each_recording_gets_the_verdict_of_its_recipe() {
     let mut wrong = Vec::new();
-    for (recipe, path) in recordings() {
-        let text = fs::read_to_string(&path).unwrap_or_else(|e| {
+    for ((recipe, path), judged) in recordings().iter().zip(judged::of_faults()) {
+        assert_eq!(judged.name, recipe.name);
+        let size = fs::metadata(path).unwrap_or_else(|e| {
             panic!("{path}: {e}; record it: BLESS=1 cargo test -p parshall --test together recordings")
         });
-        assert!(text.len() <= BYTES_MAX, "{} has {} bytes", recipe.name, text.len());
-        let got = verdict(&judge(&common::capture(Path::new(&path))));
-        if !right(&recipe, &got) {
+        assert!(size.len() <= BYTES_MAX as u64, "{} has {} bytes", recipe.name, size.len());
+        let got = verdict(&judged.report);
+        if !right(recipe, &got) {
             wrong.push(format!("{}: {got}, not {}", recipe.name, recipe.cause.as_deref().unwrap_or("healthy")));
         }
     }

@@ -41,7 +41,7 @@ const FAULTS: [&str; 18] = [
     "udp-rcvbuf-overflow",
 ];
 /// The controls of `make test`.
-const CONTROLS: [&str; 5] = ["nginx", "paced-client", "python-asyncio", "redis", "rpc-echo"];
+const CONTROLS: [&str; 3] = ["nginx", "paced-client", "python-asyncio"];
 
 /// Recipes whose processes and observation use less than a fifth of a CPU, so that several can run at once.
 const IDLE: [&str; 14] = [

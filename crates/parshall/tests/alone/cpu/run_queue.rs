@@ -4,7 +4,7 @@ use std::process::Command;
 
 use parshall_evidence::HopKind;
 
-use crate::common::{Pair, finish, has, parshall, start_lines, undisturbed, verdict};
+use crate::common::{Pair, finish, has, parshall, some_of, start_lines, undisturbed, verdict};
 use crate::follow::{Chain, observe, ready, targets};
 
 #[test]
@@ -40,7 +40,7 @@ fn threads_that_wait_for_a_cpu_are_not_healthy_where_requests_are_not_seen() {
     let hogs: Vec<_> =
         (0..4).map(|_| start_lines(Command::new("taskset").args(["-c", "0", "bash", "-c", spins]), 1)).collect();
     let pid = pair.server.pid().to_string();
-    for rung in ["procfs", "tracepoint"] {
+    for rung in some_of(&["procfs", "tracepoint"], 1) {
         let attach = ["attach", "--pid", &pid, "--for", "2s", "--format", "json", "--rung", rung];
         let Some(report) = undisturbed(what, || parshall(&attach).report()) else { return };
         assert_eq!(verdict(&report), "run-queue-latency", "{rung}: {report:#?}");
