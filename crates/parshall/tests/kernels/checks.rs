@@ -37,12 +37,15 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The rung that `doctor` promises, and whether a port with a listener is found.
-pub fn rungs(reports: &Reports, values: &mut Values) {
-    let promised = document(reports, "doctor").map_or_else(|why| why, |doctor| text(&doctor["rung"]));
-    values.insert("doctor: rung".into(), promised);
-    let confined = document(reports, "doctor-confined").map_or_else(|why| why, |doctor| text(&doctor["rung"]));
-    values.insert("doctor with 64 KiB of locked memory".into(), confined);
+/// The rung that `doctor` promises.
+pub fn promised(reports: &Reports, values: &mut Values) {
+    let rung = |name| document(reports, name).map_or_else(|why| why, |doctor| text(&doctor["rung"]));
+    values.insert("doctor: rung".into(), rung("doctor"));
+    values.insert("doctor with 64 KiB of locked memory".into(), rung("doctor-confined"));
+}
+
+/// Whether a port with a listener is found.
+pub fn listener(reports: &Reports, values: &mut Values) {
     let listens =
         document(reports, "run/nagle-delayed-ack").map_or_else(|why| why, |_| "finds the listener".to_owned());
     values.insert("attach --port".into(), listens);
