@@ -20,6 +20,14 @@ struct Step<'a> {
     hop: &'a Hop,
     /// The request had not been read, or not been accepted, when the thread did this.
     queue: Option<HopKind>,
+    /// Its timer is the limit of a wait for a lock.
+    limited_lock: bool,
+}
+
+impl<'a> Step<'a> {
+    fn new(hop: &'a Hop, queue: Option<HopKind>) -> Step<'a> {
+        Step { hop, queue, limited_lock: false }
+    }
 }
 
 /// The chain of most of what a service lost to one thing, thread by thread; empty when it lost nothing to it.
@@ -35,21 +43,15 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
     }
     let most = ways.into_values().max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((_, part)) = most else { return Vec::new() };
-    let way = until_limit(facts, part);
-    let mut found = hops(facts, service, &steps(way));
+    let mut way = steps(until_limit(facts, part));
+    if let Some(last) = way.last_mut() {
+        last.limited_lock = part.ends_in_limited_lock();
+    }
+    let mut found = hops(facts, service, &way);
     if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
         last.waits_on = next;
     }
-    if let Some(last) = found.last_mut().filter(|_| spent == Spent::Lock && ends_in_timer_of_lock(way)) {
-        last.text = last.text.replacen("waits for a timer", "waits for a lock, with a timer", 1);
-        last.waits_on = "lock".to_owned();
-    }
     found
-}
-
-/// A lock that no thread was seen to hold, and whose wait has a limit or is repeated: the timer is not what it waits for.
-fn ends_in_timer_of_lock(way: &[Hop]) -> bool {
-    way.last().is_some_and(|leaf| leaf.kind == HopKind::Timer) && way.iter().all(|hop| hop.kind != HopKind::Lock)
 }
 
 /// Who is asked for fewer requests at a time than there are, where this is what a part of the requests' time went to: the process, or else
@@ -98,12 +100,12 @@ fn steps(hops: &[Hop]) -> Vec<Step<'_>> {
     for hop in hops {
         let queue = hop.kind.is_queue().then_some(hop.kind);
         match steps.last_mut() {
-            Some(last) if last.hop.tid == hop.tid && hop.tid != 0 => *last = Step { hop, queue: last.queue.or(queue) },
+            Some(last) if last.hop.tid == hop.tid && hop.tid != 0 => *last = Step::new(hop, last.queue.or(queue)),
             // The thread that took the request in was busy with this thread's work: this hop says it all.
             Some(last) if last.hop.pid == hop.pid && last.hop.kind == HopKind::Unread => {
-                *last = Step { hop, queue: last.queue };
+                *last = Step::new(hop, last.queue);
             }
-            _ => steps.push(Step { hop, queue }),
+            _ => steps.push(Step::new(hop, queue)),
         }
     }
     steps
@@ -152,6 +154,7 @@ fn hop(facts: &Facts<'_>, step: &Step<'_>, next: Option<&Step<'_>>, pids: Vec<u3
     let of = serves.map_or(0, |s| if pids.len() > 1 { s.pids.len() as u64 } else { u64::from(s.workers) });
     let waits_on = match next {
         Some(next) if !next.hop.process.is_empty() => next.hop.process.clone(),
+        _ if step.limited_lock => "lock".to_owned(),
         _ => resource(hop).to_string(),
     };
     ChainHop {
@@ -217,6 +220,9 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         HopKind::Worker => format!("waits{} for a worker to finish", call()),
         HopKind::Disk => format!("waits for the disk{}{}", call(), target(": ")),
         HopKind::Memory => format!("waits for memory{}{}", call(), function(capture, hop)),
+        HopKind::Timer if step.limited_lock => {
+            format!("waits for a lock, with a timer{}{}", call(), function(capture, hop))
+        }
         HopKind::Timer => format!("waits for a timer{}{}", call(), function(capture, hop)),
         HopKind::Reply => format!("waits for a reply{}", target(" from ")),
         HopKind::NameServer => format!("waits for the name server{}", target(" ")),

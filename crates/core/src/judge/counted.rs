@@ -208,8 +208,8 @@ fn wait(hop: &Hop) -> Option<ThreadWait> {
 /// By the ids of [`Basis::Requests`].
 fn of_requests(facts: &Facts<'_>, service: &ServiceFact<'_>) -> BTreeMap<String, Events> {
     let mut waits: BTreeMap<HopKind, BTreeSet<ThreadWait>> = BTreeMap::new();
-    for hop in service.parts.iter().filter_map(|part| part.rec.hops.first()) {
-        waits.entry(hop.kind).or_default().extend(wait(hop));
+    for part in &service.parts {
+        waits.entry(part.row()).or_default().extend(part.rec.hops.first().and_then(wait));
     }
     let events = |phase: Phase, waits: BTreeSet<ThreadWait>| Events {
         requests: vec![times(service.rec, 0, BTreeSet::from([phase]))],

@@ -123,8 +123,7 @@ fn time(fact: &ServiceFact<'_>, unsent: f64) -> RequestTime {
     // The time of the service's own threads; that of others for them is the chain's.
     let mut first: BTreeMap<HopKind, f64> = BTreeMap::new();
     for part in &fact.parts {
-        let kind = part.rec.hops.first().map_or(HopKind::Unseen, |hop| hop.kind);
-        *first.entry(kind).or_default() += part.ns;
+        *first.entry(part.row()).or_default() += part.ns;
     }
     *first.entry(HopKind::Unseen).or_default() += fact.unseen_ns;
     let mut take = |kind: HopKind| first.remove(&kind).unwrap_or(0.0);

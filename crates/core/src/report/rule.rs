@@ -150,7 +150,8 @@ fn request_state(state: &str) -> Option<&'static str> {
         "stopped" => "The process was stopped, by a signal, a debugger or the freezer.",
         "deadlock" => "The thread slept for one that, directly or through others, waited for it.",
         "lock" => {
-            "The thread slept in futex or for a file lock until another thread, which was not idle meanwhile, released it."
+            "The thread slept in futex or for a file lock until another thread, which was not idle meanwhile, released it; or in a function that \
+             only waits for a lock, also where its sleep has a limit and is repeated."
         }
         "turn" => "As many requests as ever were under way at the next server, and this one waited for its turn.",
         "worker" => "The thread slept until another one had done what it was given to do.",

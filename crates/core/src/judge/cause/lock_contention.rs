@@ -55,8 +55,12 @@ fn deadlock(waits: Waits<'_, '_>, evidence: Vec<Evidence>) -> Candidate {
     if let (true, Some(first)) = (one, around.first_mut()) {
         *first = format!("{first} of {}", named(cycle[0]));
     }
-    let summary = waits
-        .summary(&format!("A deadlock, in which {}.", around.join(", which waits for ").replacen(", which", "", 1)));
+    let summary = waits.summary(&match around.split_first() {
+        Some((first, others)) if !others.is_empty() => {
+            format!("A deadlock, in which {first} waits for {}.", others.join(", which waits for "))
+        }
+        _ => format!("A deadlock of {}.", named(cycle[0])),
+    });
     let who = waits.leaf;
     let fix = format!(
         "None of them goes on by itself: restart {} now, then take the locks in the same order everywhere. \
@@ -159,6 +163,18 @@ mod tests {
         let hop = &report.findings[0].chain[0];
         assert_eq!(hop.text, "waits for a lock, with a timer in futex (MDL_wait::timed_wait)");
         assert_eq!(hop.waits_on, "lock");
+        // The account of the time has the same name for it.
+        let work = &report.service.as_ref().expect("it has requests").time.work;
+        let rows: Vec<(&str, &str)> = work.iter().map(|row| (row.state.as_str(), row.label.as_str())).collect();
+        assert_eq!(rows, [("lock", "waiting for a lock"), ("on-cpu", "on a CPU")]);
+    }
+
+    #[test]
+    fn a_timer_of_another_cause_stays_one_in_the_account() {
+        let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "clock_nanosleep");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"));
+        assert_eq!(report.service.as_ref().map(|s| s.time.work[0].label.as_str()), Some("waiting for a timer"));
     }
 
     #[test]

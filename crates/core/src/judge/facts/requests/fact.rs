@@ -1,5 +1,5 @@
 //! A service and the parts of its requests' time.
-use parshall_evidence::{PathPart, Service};
+use parshall_evidence::{HopKind, PathPart, Service};
 
 use super::spent::Spent;
 use crate::stats::ratio;
@@ -38,6 +38,26 @@ pub struct PartFact<'a> {
     pub ns: f64,
     /// The use of that time.
     pub spent: Spent,
+}
+
+impl PartFact<'_> {
+    /// The part ends in a lock that no thread was seen to hold, and whose wait has a limit or is repeated: the timer is not what it waits
+    /// for.
+    pub fn ends_in_limited_lock(&self) -> bool {
+        let hops = &self.rec.hops;
+        let timer = hops.last().is_some_and(|leaf| leaf.kind == HopKind::Timer);
+        self.spent == Spent::Lock && timer && hops.iter().all(|hop| hop.kind != HopKind::Lock)
+    }
+
+    /// The row of the requests' time to which the part belongs: what the service's own thread did. A wait for a lock with a limit is one for
+    /// a lock, as the chain says.
+    pub fn row(&self) -> HopKind {
+        match self.rec.hops.as_slice() {
+            [_] if self.ends_in_limited_lock() => HopKind::Lock,
+            [first, ..] => first.kind,
+            [] => HopKind::Unseen,
+        }
+    }
 }
 
 impl<'a> ServiceFact<'a> {
