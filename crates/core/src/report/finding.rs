@@ -1,5 +1,7 @@
 //! The causes that hold: the answer, the way to it, what to do, and the numbers.
-use parshall_evidence::{ChainHop, Confidence, Evidence, Finding, Gain, PeerCommand, Place, Report, ShareOf, Status};
+use parshall_evidence::{
+    ChainHop, Confidence, Evidence, Finding, Gain, PeerCommand, Place, Report, ServiceReport, ShareOf, Status,
+};
 
 use super::page::{Basis, Chain, Command, Detail, EvidenceRow, Fix, HopRow, Other, Others, Title, Verdict};
 use super::page::{first_of, more, top_finding};
@@ -106,12 +108,12 @@ fn doubt(answer: &parshall_evidence::Verdict, detail: Detail) -> Option<String> 
 }
 
 /// The way to a cause; None where it was found in flows or threads alone.
-pub(super) fn chain(finding: &Finding, detail: Detail) -> Option<Chain> {
+pub(super) fn chain(report: &Report, finding: &Finding, detail: Detail) -> Option<Chain> {
     // A long way leaves the stack to a full page.
     let stacks = detail == Detail::Full || finding.chain.len() <= SHORT_WAY;
     let stack = |hop: &ChainHop| stack::shown(&hop.stack, detail).filter(|_| stacks);
     let row = |hop: &ChainHop| {
-        let (who, does) = row_words(who(hop), &hop.text, hop.pids.len());
+        let (who, does) = row_words(who(hop, &report.services), &hop.text, hop.pids.len());
         HopRow { who, does, stack: stack(hop) }
     };
     (!finding.chain.is_empty()).then(|| Chain { title: Title("CHAIN"), rows: finding.chain.iter().map(row).collect() })
@@ -128,18 +130,26 @@ fn row_words(who: String, does: &str, processes: usize) -> (String, String) {
     }
 }
 
-/// `gunicorn 901, 902 (2 of 8)`: how many of the processes that serve there, or of the threads.
-fn who(hop: &ChainHop) -> String {
+/// `gunicorn 901, 902 (2 of 8)`: how many of the processes that serve there, or of the threads. Where each of these is a process of its own,
+/// a hop may stand for several processes and name one: `proftpd 25417 (16 of 17 processes)`.
+fn who(hop: &ChainHop, services: &[ServiceReport]) -> String {
     let known = if hop.pids.is_empty() && hop.pid != 0 { vec![hop.pid] } else { hop.pids.clone() };
     let who = if hop.process.is_empty() && known.is_empty() {
         "the network".to_owned()
     } else {
         head::processes(&hop.process, &known)
     };
-    let of = |n: usize| if hop.of >= n as u64 { format!("{n} of {}", hop.of) } else { n.to_string() };
-    let more = match (hop.pids.len(), hop.threads) {
-        (2.., _) => format!(" ({})", of(hop.pids.len())),
-        (_, 2..) => format!(" ({})", of(hop.threads as usize) + " threads"),
+    let several = |n: u64, one: &str, many: &str| match hop.of {
+        all if all >= n => format!("{n} of {}", plural(all, one, many)),
+        _ => plural(n, one, many),
+    };
+    let serves = services.iter().find(|service| !service.outbound && service.pids.contains(&hop.pid));
+    let each_alone = serves.is_some_and(|service| hop.of > 1 && service.pids.len() as u64 == hop.of);
+    let more = match (hop.pids.len() as u64, hop.threads) {
+        (named @ 2.., _) if hop.of >= named => format!(" ({named} of {})", hop.of),
+        (named @ 2.., _) => format!(" ({named})"),
+        (_, 2..) if each_alone => format!(" ({})", several(hop.threads, "process", "processes")),
+        (_, 2..) => format!(" ({})", several(hop.threads, "thread", "threads")),
         _ if !hop.thread.is_empty() && hop.thread != hop.process => format!(" ({})", hop.thread),
         _ => String::new(),
     };
@@ -233,7 +243,22 @@ fn evidence_row(item: &Evidence, detail: Detail) -> EvidenceRow {
     let what = spent::within(&stack::simplified(&item.what));
     // A stack of this function alone would say its name again.
     let stack = stack::shown(&item.stack, detail).filter(|stack| stack.frames != [what.as_str()]);
+    let what = match (item.count, item.value, item.unit.as_deref()) {
+        // A number of samples and their share stand beside the name of a function.
+        (Some(n), Some(_), Some("1")) => format!("{} in {what}", if n == 1 { "sample" } else { "samples" }),
+        (None, Some(1.0), Some(unit)) => of_one(&what, unit),
+        _ => what,
+    };
     EvidenceRow { figure, words: [what].into_iter().chain(figures).collect(), stack }
+}
+
+/// `thread reading or answering` for `threads reading or answering`, beside the figure 1: all units that count are regular plurals.
+fn of_one(what: &str, unit: &str) -> String {
+    let rest = what.strip_prefix(unit).filter(|rest| rest.is_empty() || rest.starts_with([' ', ',']));
+    match (unit.strip_suffix('s'), rest) {
+        (Some(one), Some(rest)) if !one.is_empty() => format!("{one}{rest}"),
+        _ => what.to_owned(),
+    }
 }
 
 /// A value of the evidence with its unit.
@@ -316,6 +341,27 @@ mod tests {
     }
 
     #[test]
+    fn processes_of_one_thread_each_are_counted_as_processes() {
+        let hop = |pids: Vec<u32>, threads: u64, of: u64| ChainHop {
+            process: "ftpd".into(),
+            pid: pids[0],
+            pids,
+            threads,
+            of,
+            ..ChainHop::default()
+        };
+        let serving = |pids: Vec<u32>| vec![ServiceReport { pids, ..ServiceReport::default() }];
+        let of_one = |threads, of, serving: &[ServiceReport]| who(&hop(vec![7], threads, of), serving);
+        assert_eq!(of_one(16, 17, &serving((7..24).collect())), "ftpd 7 (16 of 17 processes)");
+        assert_eq!(of_one(2, 4, &serving(vec![7])), "ftpd 7 (2 of 4 threads)");
+        // Two processes with two threads each.
+        assert_eq!(of_one(2, 4, &serving(vec![7, 8])), "ftpd 7 (2 of 4 threads)");
+        assert_eq!(of_one(3, 0, &[]), "ftpd 7 (3 threads)");
+        assert_eq!(of_one(1, 4, &serving(vec![7])), "ftpd 7");
+        assert_eq!(who(&hop(vec![7, 8], 2, 4), &serving((7..11).collect())), "ftpd 7, 8 (2 of 4)");
+    }
+
+    #[test]
     fn a_row_of_a_chain_reads_as_a_sentence() {
         let row = |does, processes| row_words("shipper 812".into(), does, processes);
         assert_eq!(row("what it did was not seen", 1).0, "shipper 812:");
@@ -325,6 +371,30 @@ mod tests {
         );
         assert_eq!(row("waits for a timer", 1), ("shipper 812".to_owned(), "waits for a timer".to_owned()));
         assert_eq!(row("waits for a timer", 2), ("shipper 812".to_owned(), "wait for a timer".to_owned()));
+    }
+
+    #[test]
+    fn a_row_of_the_evidence_says_what_was_counted() {
+        let row = |item: Evidence| {
+            let row = evidence_row(&item, Detail::Full);
+            format!("{} | {}", row.figure, row.words.join(" | "))
+        };
+        let samples = |n| Evidence {
+            what: "memcpy".into(),
+            count: Some(n),
+            value: Some(0.5),
+            unit: Some("1".into()),
+            ..Evidence::default()
+        };
+        assert_eq!(row(samples(67)), "67 | samples in memcpy | 50.0 %");
+        assert_eq!(row(samples(1)), "1 | sample in memcpy | 50.0 %");
+        let valued = |what: &str, value, unit: &str| {
+            row(Evidence { what: what.into(), value: Some(value), unit: Some(unit.into()), ..Evidence::default() })
+        };
+        assert_eq!(valued("threads reading or answering", 1.0, "threads"), "1 | thread reading or answering");
+        assert_eq!(valued("threads reading or answering", 4.0, "threads"), "4 | threads reading or answering");
+        assert_eq!(valued("thread on a CPU", 1.0, "1"), "100.0 % | thread on a CPU");
+        assert_eq!(valued("net.ipv4.tcp_slow_start_after_idle", 1.0, ""), "1 | net.ipv4.tcp_slow_start_after_idle");
     }
 
     #[test]

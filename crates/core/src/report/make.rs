@@ -15,7 +15,7 @@ impl Page {
             head: head::parts(report, detail),
             origin: report.origin.as_ref().map_or_else(Vec::new, |origin| head::origin(origin, detail)),
             verdict: finding::verdict(report, detail),
-            chain: top.and_then(|top| finding::chain(top, detail)),
+            chain: top.and_then(|top| finding::chain(report, top, detail)),
             fix: top.and_then(finding::fix),
             services: services(report, detail),
             time: time::bars(report, detail),
