@@ -228,7 +228,7 @@ impl Total {
         candidate: &Candidate,
         refused: &Refused,
     ) -> Result<(f64, f64), Box<Denial>> {
-        let part = ratio(refused.count as f64, refused.of.max(refused.count) as f64);
+        let part = refused.part();
         if part < MIN_REFUSED_SHARE {
             let unit = if refused.of_what == ShareOf::Datagrams { "datagrams" } else { "connections" };
             let few = count_of(refused.count, refused.of, unit, "affected");
@@ -300,7 +300,11 @@ pub(super) fn finding(facts: &Facts<'_>, cause: &Cause, candidate: Candidate, lo
     Finding {
         cause: cause.id.to_string(),
         title: cause.title.to_string(),
-        share_of: share_of(&candidate),
+        share_of: match candidate.refused {
+            // Time of the flows that waited, where that is the larger share.
+            Some(refused) if refused.part() < candidate.lost.share(facts) => ShareOf::FlowTime,
+            _ => share_of(&candidate),
+        },
         share,
         lost_ms,
         lost_share,

@@ -158,6 +158,13 @@ pub struct Refused {
     pub wait_ns: f64,
 }
 
+impl Refused {
+    /// Its share of all work.
+    pub fn part(&self) -> f64 {
+        ratio(self.count as f64, self.of.max(self.count) as f64)
+    }
+}
+
 /// Work of which less was turned away is not named for it.
 pub const MIN_REFUSED_SHARE: f64 = 0.01;
 
