@@ -146,9 +146,11 @@ impl Gap {
             Gap::Rest(share) => {
                 format!("{} of the lost time has other causes, or none that is known", units::percent(*share))
             }
-            Gap::Queue(whom) => format!("for most of it requests lay before {whom}, which may be what limits them"),
+            Gap::Queue(whom) => {
+                format!("for most of this time the requests waited in front of {whom}, which may be what limits them")
+            }
             Gap::Disagrees(server, wait_ns, own_ns) => format!(
-                "{server} is waited for {} a request, of which its own account has {}",
+                "requests wait {} each for {server}, and its own account explains {} of it",
                 units::duration(*wait_ns),
                 units::duration(*own_ns)
             ),

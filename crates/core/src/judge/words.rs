@@ -60,6 +60,14 @@ pub fn behind_colon<'n>(sentence: &str, mut names: impl Iterator<Item = &'n str>
     first.to_lowercase().chain(letters).collect()
 }
 
+/// The begin of a sentence: `Thread 4121 (worker)` for `thread 4121 (worker)`. A name stays as it is.
+pub fn begun(words: &str) -> String {
+    match words.strip_prefix("thread ") {
+        Some(rest) => format!("Thread {rest}"),
+        None => words.to_owned(),
+    }
+}
+
 /// An [`Evidence`] that is a count.
 pub fn counted(what: impl Into<String>, n: u64) -> Evidence {
     Evidence { what: what.into(), count: Some(n), ..Evidence::default() }

@@ -182,20 +182,31 @@ impl<'f, 'a> Waits<'f, 'a> {
         ratio(self.service.rec.worked_ns as f64, self.service.rec.working_ns as f64)
     }
 
+    /// How many requests it happened to, and for how long: over all parts of the service's time that went to it, as in the sentence.
+    fn waits(&self) -> Evidence {
+        let parts = || self.service.lost_to(self.spent).map(|part| part.rec);
+        let (ns, longest_ns) =
+            parts().fold((0.0, 0), |(ns, longest), rec| (ns + rec.ns as f64, longest.max(rec.longest_ns)));
+        let in_parts = parts().map(|rec| rec.requests).fold(0, u64::saturating_add);
+        // Of these alone the ways are known.
+        let followed = self.service.rec.followed_requests;
+        let requests = in_parts.min(if followed > 0 { followed } else { self.service.seen_requests() });
+        let mean_ms = ratio(ns, requests as f64) / 1e6;
+        // A request that waited in several parts waited longer than in any of them.
+        let longest_ms = Some(longest_ns as f64 / 1e6).filter(|longest| requests == in_parts && *longest >= mean_ms);
+        Evidence {
+            what: format!("requests {}", self.spent.label()),
+            count: Some(requests),
+            mean_ms: (requests > 0).then_some(mean_ms),
+            max_ms: longest_ms.filter(|_| requests > 0),
+            ..Evidence::default()
+        }
+    }
+
     /// The candidate, with the evidence that all of these have put in front.
     pub fn candidate(self, summary: String, evidence: Vec<Evidence>, fix: impl Into<String>) -> Candidate {
         let leaf = self.leaf;
-        let rec = self.part.rec;
-        // Of this part alone, so that the mean is that of what the longest is one of.
-        let mean_ms = ratio(rec.ns as f64, rec.requests as f64).min(rec.longest_ns as f64) / 1e6;
-        let counted = rec.requests > 0;
-        let mut list = vec![Evidence {
-            what: format!("requests {}", self.spent.label()),
-            count: Some(rec.requests),
-            mean_ms: counted.then_some(mean_ms),
-            max_ms: counted.then_some(rec.longest_ns as f64 / 1e6),
-            ..Evidence::default()
-        }];
+        let mut list = vec![self.waits()];
         list.extend(evidence);
         let place = Place {
             pid: (leaf.pid != 0).then_some(leaf.pid),
@@ -303,8 +314,11 @@ pub fn most_in(hot: &[Evidence]) -> String {
     let Some(first) = hot.first() else { return String::new() };
     let name = report::simplified(&first.what);
     match first.value {
-        Some(share) if share < 0.5 => format!(" Its most frequent function is {name}, with {}.", units::percent(share)),
-        _ => format!(" Most of it in {name}."),
+        Some(share) if share < 0.5 => {
+            format!(" Its most frequent function is {name}, with {} of the samples.", units::percent(share))
+        }
+        Some(share) => format!(" {} of the samples are in {name}.", units::percent(share)),
+        None => format!(" Most samples are in {name}."),
     }
 }
 
@@ -328,16 +342,16 @@ pub fn limited(limit: &Limit) -> Vec<Evidence> {
     if limit.next.is_none() && limit.by_connections {
         return vec![
             words::valued("connections served at a time, at most", f64::from(limit.most), "connections"),
-            words::valued("connections that wait beside them, mean", limit.waiting, "connections"),
-            words::valued("one is served for, mean", limit.each_ns as f64 / 1e6, "ms"),
+            words::valued("connections waiting beside them, mean", limit.waiting, "connections"),
+            words::valued("time for which one is served, mean", limit.each_ns as f64 / 1e6, "ms"),
         ];
     }
     vec![
         words::valued("requests under way at a time, at most", f64::from(limit.most), "requests"),
-        words::valued("requests that wait beside them, mean", limit.waiting, "requests"),
-        words::valued("one is under way for, mean", limit.each_ns as f64 / 1e6, "ms"),
-        words::valued("a request takes, by these figures", limited_ns(limit, 0) / 1e6, "ms"),
-        words::valued("with one more at a time", limited_ns(limit, 1) / 1e6, "ms"),
+        words::valued("requests waiting beside them, mean", limit.waiting, "requests"),
+        words::valued("time for which one is under way, mean", limit.each_ns as f64 / 1e6, "ms"),
+        words::valued("the same with its wait for its turn, by these figures", limited_ns(limit, 0) / 1e6, "ms"),
+        words::valued("the same if one more were under way at a time", limited_ns(limit, 1) / 1e6, "ms"),
     ]
 }
 

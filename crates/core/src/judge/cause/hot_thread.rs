@@ -28,7 +28,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ));
     let evidence = vec![
         words::valued("this thread on a CPU", busy, "1"),
-        words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
+        words::valued("threads reading or answering", f64::from(waits.service.rec.workers), "threads"),
     ];
     let fix = "Spread the connections over the threads: SO_REUSEPORT with a listener for each, EPOLLEXCLUSIVE, or one acceptor that \
                hands them out in turn. Who has which connection: `ss -tnp`";

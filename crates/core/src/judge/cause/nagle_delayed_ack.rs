@@ -103,7 +103,7 @@ fn explained_by_peer(flow: &FlowFact<'_>, lost: &Lost) -> (String, String) {
 
 fn evidence(facts: &Facts<'_>, lost: &Lost, timers: u64, held_here: bool) -> Vec<Evidence> {
     let mut list = vec![if held_here {
-        stalls("bytes held by Nagle while an ACK was outstanding", lost)
+        stalls("waits of data held by Nagle while an ACK was outstanding", lost)
     } else {
         stalls("data of the peer that came right after our own delayed ACK", lost)
     }];

@@ -47,7 +47,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         who(facts, &lost),
         units::duration(lost.p50_ns)
     );
-    let mut evidence = vec![stalls("bytes held by Nagle for one round trip", &lost)];
+    let mut evidence = vec![stalls("waits of data held by Nagle for one round trip", &lost)];
     let rtt_us = flow.rec.last.min_rtt_us;
     if rtt_us > 0 {
         evidence.push(words::valued("minimum RTT", f64::from(rtt_us) / 1e3, "ms"));

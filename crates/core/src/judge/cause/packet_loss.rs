@@ -41,6 +41,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let rate = ratio(own.0 as f64, own.1 as f64).min(1.0);
     let by_loss =
         flows.iter().filter_map(|flow| Some((flow.window_by_loss?, rtt_ns(flow)))).max_by(|a, b| a.1.total_cmp(&b.1));
+    if lost.ns == 0.0 && retransmitted > 0 {
+        return denied(counts.because("and no flow waits for recovery"));
+    }
     if lost.ns == 0.0 || own.0 == 0 || rate < LOSSY && by_loss.is_none() {
         return denied(counts.because("too few for flows to wait for"));
     }

@@ -34,12 +34,17 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let pmtu = facts.figures(flow.rec.id).map(|f| f.pmtu).filter(|&pmtu| pmtu > 0);
     let sent = lost.by_flow.iter().map(|(index, _)| facts.flows[*index].rec.calls.send_max_bytes).max().unwrap_or(0);
     let segment = if sent > 0 { sent.min(last.mss) } else { last.mss };
-    let size = pmtu.unwrap_or(last.mss.saturating_add(40)).min(segment.saturating_add(40));
+    // A full segment fills the path MTU, with its headers and options.
+    let size = match pmtu {
+        Some(pmtu) if segment == last.mss => pmtu,
+        _ => segment.saturating_add(40),
+    };
     let summary = format!(
-        "{}: handshakes and small messages pass, and segments of {} bytes are retransmitted without an answer: packets of up to {size} \
+        "{}: handshakes and small messages pass, and segments of {} bytes are retransmitted without an answer: packets of up to {} \
          bytes do not fit the path, and the message that would say so (ICMP fragmentation needed) does not come back.",
         who(facts, &lost),
-        units::count(segment.into())
+        units::count(segment.into()),
+        units::count(size.into())
     );
     let mut evidence = vec![
         stalls("waits for the retransmission timer", &lost),
@@ -47,8 +52,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::counted("segments retransmitted on the worst of them", flow.retransmitted),
         words::valued("acknowledged on it meanwhile", flow.rec.acked_bytes() as f64, "B"),
         words::valued("segment size", last.mss.into(), "B"),
-        words::valued("the longest message sent", sent.into(), "B"),
     ];
+    // Of calls that slices did not see, nothing is known.
+    evidence.extend((sent > 0).then(|| words::valued("the longest message sent", sent.into(), "B")));
     evidence.extend(pmtu.map(|pmtu| words::valued("path MTU, as this host knows it", pmtu.into(), "B")));
     evidence.extend(
         facts.figures(flow.rec.id).map(|f| words::counted("doublings of the timeout so far", f.backoff.into())),

@@ -71,6 +71,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
         words::counted("connections closed", closed),
         words::counted("connections opened", net.opened),
     ];
+    let idle = resets_of_idle(facts);
+    evidence.extend((idle > 0).then(|| words::counted("resets of idle connections, left out", idle)));
     let counters = [
         ("closed with data unread (TCPAbortOnClose)", unread),
         ("closed by SO_LINGER 0 or with data to come (TCPAbortOnData)", after),
@@ -94,15 +96,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// own. A reset of a connection on which nothing had moved in the window cuts no request and no reply: it was idle and is given up, or a
 /// probe of a load balancer.
 fn resets(facts: &Facts<'_>) -> u64 {
+    let net = &facts.capture.net;
+    let sent = net.resets_sent.saturating_sub(net.resets_by_opener);
+    let all = sent.max(net.resets_received.saturating_sub(net.resets_from_opener));
+    all.saturating_sub(resets_of_idle(facts))
+}
+
+/// Resets of connections that were idle.
+fn resets_of_idle(facts: &Facts<'_>) -> u64 {
     let ended_idle = |f: &&FlowFact<'_>| f.shape == Shape::Idle && f.rec.last.state == CLOSE;
     let at = |serving: bool| {
         let flows = facts.flows.iter().filter(ended_idle).filter(move |f| serves(f.rec) == serving);
         flows.fold(0u64, |n, f| n.saturating_add(f.rec.connections()))
     };
-    let net = &facts.capture.net;
-    let sent = net.resets_sent.saturating_sub(net.resets_by_opener);
-    let all = sent.max(net.resets_received.saturating_sub(net.resets_from_opener));
-    all.saturating_sub(at(true).max(at(false)))
+    at(true).max(at(false))
 }
 
 /// The requests that a service answered in the window.

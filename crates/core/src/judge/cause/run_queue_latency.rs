@@ -33,7 +33,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     if !is_noticed(&waits.loss) {
         let why = format!("under {}, and most of a request's time is something else", units::duration(NOTICED_NS));
-        return denied(Denial::of(amount(waits.loss.each_ns / 1e6, "ms", "a request")).seen().because(why));
+        return denied(
+            Denial::of(amount(waits.loss.each_ns / 1e6, "ms", "a request behind other programs")).seen().because(why),
+        );
     }
     let leaf = waits.leaf;
     let who = &leaf.target;
@@ -96,7 +98,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
         return None;
     }
     let share = ratio(runnable(worst), worst.ledger.wall_ns);
-    let name = thread_name(facts, worst.rec.tid);
+    let name = words::begun(&thread_name(facts, worst.rec.tid));
     let summary = format!(
         "{name} could run, and waits for a CPU for longer than it runs; programs beside the subject use {} of CPU time a second meanwhile.",
         units::duration(ratio(others, facts.window_s()))

@@ -52,12 +52,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::duration(gap),
         units::duration(waits.service.typical_ns())
     ));
-    let evidence = vec![
-        outstanding(waits.service),
-        words::valued("time between replies, p10", rec.reply_gap_p10_ns as f64 / 1e6, "ms"),
-        words::valued("time between replies, p90", rec.reply_gap_p90_ns as f64 / 1e6, "ms"),
-        words::valued("threads that read or answer", f64::from(rec.workers), "threads"),
-    ];
+    let mut evidence = vec![outstanding(waits.service)];
+    evidence.extend(match blocked {
+        // The sentence is of its time, and not of that between replies.
+        Some(_) => vec![words::valued("time of one question, mean", gap / 1e6, "ms")],
+        None => vec![
+            words::valued("time between replies, p10", rec.reply_gap_p10_ns as f64 / 1e6, "ms"),
+            words::valued("time between replies, p90", rec.reply_gap_p90_ns as f64 / 1e6, "ms"),
+        ],
+    });
+    evidence.push(words::valued("threads reading or answering", f64::from(rec.workers), "threads"));
     let fix = if let Some((server, most)) = waits.limit_beyond() {
         beyond(&server, most)
     } else if rec.workers <= 1 {

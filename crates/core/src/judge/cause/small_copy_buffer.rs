@@ -62,7 +62,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let sliced = is_sliced(thread);
     let summary = format!(
         "{} copies {size} per receive and send, {} of these calls a second ({} per GB), with more data waiting after each read.",
-        thread_name(facts, rec.tid),
+        words::begun(&thread_name(facts, rec.tid)),
         words::about(sliced, units::count_f(calls)),
         units::count_f(per_gb)
     );

@@ -76,7 +76,7 @@ fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let (who, each) = (named(leaf), waits.each());
     let summary = waits.summary(&match leaf.kind {
         HopKind::RunQueue => format!("{who} could run and waits {each} for a CPU, which its own process has.{most}"),
-        _ => format!("{who} is on a CPU for a request, or for those before it, for {each}.{most}"),
+        _ => format!("{who} is on a CPU for {each} a request, for those in front of it too.{most}"),
     });
     let runtime = runtime::of(facts, leaf.pid, &leaf.process);
     let fix = if runtime.is_some_and(Runtime::runs_one_thread) {
@@ -152,7 +152,8 @@ fn of_threads(facts: &Facts<'_>) -> Outcome {
     let cost = cost.map(|c| format!(", {c} of CPU per request")).unwrap_or_default();
     let hot = hottest(facts, |tid| tid == thread.rec.tid, Mode::User);
     let at = most_in(&hot);
-    let summary = format!("{} computes in user mode{cost}; flows wait for it.{at}", thread_name(facts, thread.rec.tid));
+    let who = words::begun(&thread_name(facts, thread.rec.tid));
+    let summary = format!("{who} computes in user mode{cost}; flows wait for it.{at}");
     let mut place = if by_thread { Place::default() } else { place_of(facts, &lost) };
     (place.pid, place.tid) = (Some(thread.rec.pid), Some(thread.rec.tid));
     let evidence = evidence(facts, thread, &lost, hot);
@@ -321,7 +322,11 @@ mod tests {
         };
         capture.samples = stacks.iter().enumerate().map(sample).collect();
         let report = crate::judge::judge(&capture);
-        assert!(report.verdict.summary.contains("Most of it in price (app.py:12)."), "{}", report.verdict.summary);
+        assert!(
+            report.verdict.summary.contains(" of the samples are in price (app.py:12)."),
+            "{}",
+            report.verdict.summary
+        );
         let hot: Vec<(&str, Option<u64>)> = report.findings[0]
             .evidence
             .iter()

@@ -42,7 +42,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let mut evidence = vec![
         outstanding(waits.service),
         words::valued("requests worked on at a time, mean", waits.at_a_time(), "requests"),
-        words::valued("threads that read or answer", f64::from(waits.service.rec.workers), "threads"),
+        words::valued("threads reading or answering", f64::from(waits.service.rec.workers), "threads"),
     ];
     evidence.extend(waits.limit_in_hands(holder.pid).into_iter().flat_map(limited));
     let kept = waits.limit_in_hands(holder.pid).filter(|limit| limit.by_connections);
@@ -99,8 +99,8 @@ fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate
         units::percent(ratio(serving.worked_ns as f64, serving.observed_ns as f64 * f64::from(serving.workers)))
     ));
     let evidence = vec![
-        words::valued("threads that read or answer", f64::from(serving.workers), "threads"),
-        words::valued("connections that they keep", f64::from(serving.workers), "connections"),
+        words::valued("threads reading or answering", f64::from(serving.workers), "threads"),
+        words::valued("connections kept by them", f64::from(serving.workers), "connections"),
     ];
     let fix = format!(
         "Run more workers of {name}, close idle connections sooner (its keep-alive timeout), or let one worker serve many connections \
