@@ -79,16 +79,30 @@ fn by(caller: &EventCaller) -> String {
 }
 
 fn calls(report: &Report) -> Option<Table> {
-    let slices = if head::is_sliced(report) { "; ≈, from slices" } else { "" };
-    Some(Table {
+    calls_table(&report.calls, if head::is_sliced(report) { "; ≈, from slices" } else { "" })
+}
+
+fn calls_table(calls: &[CallReport], slices: &str) -> Option<Table> {
+    let mut table = Table {
         title: Title("CALLS"),
         of: format!("System calls of the service, by their time on a CPU{slices}"),
         head: vec!["call", "calls/s", "of its CPU time", "on CPU, each", "off CPU, each", "bytes, each", "failed"],
         names: 1,
-        rows: report.calls.iter().map(call).collect(),
+        rows: calls.iter().map(call).collect(),
         stacks: Vec::new(),
-    })
-    .filter(|table| !table.rows.is_empty())
+    };
+    without_empty_columns(&mut table);
+    Some(table).filter(|table| !table.rows.is_empty())
+}
+
+/// Removes the columns in which no row has anything.
+fn without_empty_columns(table: &mut Table) {
+    for at in (0..table.head.len()).rev() {
+        if table.rows.iter().all(|row| row.get(at).is_none_or(String::is_empty)) {
+            table.head.remove(at);
+            table.rows.iter_mut().filter(|row| at < row.len()).for_each(|row| drop(row.remove(at)));
+        }
+    }
 }
 
 fn call(call: &CallReport) -> Vec<String> {
@@ -104,19 +118,30 @@ fn call(call: &CallReport) -> Vec<String> {
         FdKind::Char => " device".to_owned(),
         FdKind::Block => " disk".to_owned(),
     };
-    let time = |us: f64| if us > 0.0 { quantity(us, "us") } else { String::new() };
-    let share = |share: f64, what: &str| (share > 0.0).then(|| format!("{} {what}", percent_fixed(share)));
+    let share = |share: f64, what: &str| (share > 0.0).then(|| format!("{}{what}", percent_fixed(share)));
+    // A socket that does not block answers connect() with EINPROGRESS, which is counted with the errors.
+    let error = if call.syscall == "connect" && call.fd == FdKind::Tcp { ", EINPROGRESS included" } else { "" };
     let failed: Vec<String> =
-        share(call.error_share, "failed").into_iter().chain(share(call.again_share, "EAGAIN")).collect();
+        share(call.error_share, error).into_iter().chain(share(call.again_share, " EAGAIN")).collect();
     vec![
         format!("{}{fd}", call.syscall),
         decimal(call.per_s),
         percent_fixed(call.cpu_share),
-        time(call.on_cpu_us),
-        time(call.off_cpu_us),
+        time_of_call(call.on_cpu_us),
+        time_of_call(call.off_cpu_us),
         call.bytes.map(bytes).unwrap_or_default(),
         failed.join(", "),
     ]
+}
+
+/// Empty for none. A mean over calls of which hardly one had to wait is no time of a call.
+fn time_of_call(us: f64) -> String {
+    const LEAST_US: f64 = 0.1;
+    match us {
+        us if us <= 0.0 => String::new(),
+        us if us < LEAST_US => format!("< {}", quantity(LEAST_US, "us")),
+        us => quantity(us, "us"),
+    }
 }
 
 fn cpus(cpus: &[CpuReport]) -> Option<Table> {
@@ -144,4 +169,44 @@ fn cpus(cpus: &[CpuReport]) -> Option<Table> {
         rows: cpus.iter().map(row).collect(),
         stacks: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls_of(rows: Vec<CallReport>) -> Table {
+        calls_table(&rows, "").expect("it has rows")
+    }
+
+    fn one(syscall: &str, error_share: f64, again_share: f64) -> CallReport {
+        CallReport {
+            syscall: syscall.into(),
+            fd: FdKind::Tcp,
+            on_cpu_us: 2.5,
+            error_share,
+            again_share,
+            per_s: 10.0,
+            cpu_share: 0.1,
+            off_cpu_us: 0.0,
+            bytes: None,
+        }
+    }
+
+    #[test]
+    fn a_column_in_which_nothing_stands_is_left_out() {
+        let table =
+            calls_of(vec![one("sendto", 0.0, 0.0), CallReport { off_cpu_us: 0.0004, ..one("close", 0.0, 0.0) }]);
+        assert_eq!(table.head, ["call", "calls/s", "of its CPU time", "on CPU, each", "off CPU, each"]);
+        assert!(table.rows.iter().all(|row| row.len() == table.head.len()));
+        assert_eq!((table.rows[0][4].as_str(), table.rows[1][4].as_str()), ("", "< 100 ns"));
+    }
+
+    #[test]
+    fn a_connection_under_way_is_not_called_a_failure() {
+        let failed = |call| calls_of(vec![call]).rows[0].last().cloned().unwrap_or_default();
+        assert_eq!(failed(one("connect", 1.0, 0.0)), "100.0 %, EINPROGRESS included");
+        assert_eq!(failed(one("futex", 0.102, 0.008)), "10.2 %, 0.8 % EAGAIN");
+        assert_eq!(failed(one("read", 0.0, 0.5)), "50.0 % EAGAIN");
+    }
 }
