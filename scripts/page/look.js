@@ -8,6 +8,8 @@ const { chromium } = require("playwright-core");
 
 const AXE = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const HEIGHT = 900;
+/** Pages of which at least this many lanes have nothing in the first view, and so come last: processes that live for some milliseconds. */
+const LATER = { "docket-python-forks-a-large-process-per-request": 50 };
 /**
  * A page is loaded once and then laid out anew for each form. In a form only those rules of axe are run whose answer may differ from that in
  * the form before; the first form has all.
@@ -39,6 +41,8 @@ async function look({ page, wrong }, file, picture, any) {
   const timeline = await page.locator("#drawing").count() > 0;
   const drawn = timeline && await page.waitForSelector("#drawing canvas", { timeout: 60_000 }).then(() => true, () => false);
   if (timeline && !drawn) wrong.push("nothing is drawn");
+  const least = LATER[path.basename(file, ".html")] ?? 0, later = drawn ? Number(await page.locator(".view").getAttribute("data-later")) : 0;
+  if (later < least) wrong.push(`${later} lanes come last, of at least ${least} that have nothing in the first view`);
   await page.evaluate(AXE);
   for (const { colorScheme, width, rules, picture: kept } of FORMS) {
     const form = `${colorScheme}.${width}`, before = wrong.length;

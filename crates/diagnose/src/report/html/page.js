@@ -120,12 +120,24 @@ function later(lanes, data) {
   const empty = new Set();
   if (lanes.reduce((sum, lane) => sum + lane.height + 2, 0) < VIEW_MAX) return empty;
   lanes.forEach((lane, at) => {
-    // A thread may have run all the time.
-    if (lane.kind === 1 && !data.reduced) return;
+    // A thread may have run all the time, but not before the first and after the last that is known of it.
+    if (lane.kind === 1 && running(lane, data).some(([begin, end]) => begin < to && end > from)) return;
     for (let i = firstSpan(lane, from); i < lane.begins.length && lane.begins[i] < to; i++) if (lane.ends[i] > from) return;
     empty.add(at);
   });
   return empty;
+}
+
+/**
+ * When a thread existed, as far as slices show: it runs between its times off the CPU. None where the case does not have all of these.
+ * @param {Lane} lane @param {Data} data @returns {[number, number][]}
+ */
+function running(lane, data) {
+  if (data.reduced) return [];
+  const last = lane.ends[lane.ends.length - 1];
+  /** @type {(slice: [number, number]) => [number, number]} */
+  const within = ([from, to]) => [Math.max(from, lane.begins[firstSpan(lane, from)] ?? to), Math.min(to, last ?? from)];
+  return data.slices.map(within).filter(([begin, end]) => end > begin);
 }
 
 function helpDialog() {
@@ -149,6 +161,9 @@ class Timeline {
     this.root = root;
     this.lanes = data.lanes.map(lane);
     this.later = later(this.lanes, data);
+    /** How many threads of each process have a lane. @type {Map<string, number>} */
+    this.threads = new Map();
+    for (const { kind, group } of this.lanes) if (kind === 1) this.threads.set(group, (this.threads.get(group) ?? 0) + 1);
     /** @type {Interval} */
     this.shown = { from: data.opensAt[0], to: Math.max(data.opensAt[1], data.opensAt[0] + 10) };
     /** @type {Place | null} */
@@ -173,6 +188,7 @@ class Timeline {
     this.search = element("input");
     this.rangeText = element("span", "range");
     this.view = element("div", "view");
+    this.view.dataset.later = String(this.later.size);
     this.canvas = element("canvas");
     this.said = element("div", "said");
     this.panel = element("div", "panel");
@@ -294,8 +310,7 @@ class Timeline {
       const lane = this.lanes[at];
       if (this.marked && !this.marked.spans.has(at)) return;
       if (!fits(lane)) return;
-      const kind = KINDS[lane.kind], rest = lane.group.toLowerCase().startsWith(kind.toLowerCase()) ? lane.group.slice(kind.length) : ` · ${lane.group}`;
-      const head = kind + rest;
+      const head = this.heading(lane);
       if (last.has(at) && !begun) {
         heading("Nothing in the first view");
         before = "";
@@ -314,6 +329,13 @@ class Timeline {
     }
     this.height = top;
     this.scroll = Math.max(0, Math.min(this.scroll, top - 60));
+  }
+
+  /** The heading over a lane. Processes of one thread each, whose lanes have their names, share one. @param {Lane} lane */
+  heading(lane) {
+    const kind = KINDS[lane.kind];
+    if (lane.kind === 1 && lane.name === lane.group && this.threads.get(lane.group) === 1) return kind;
+    return kind + (lane.group.toLowerCase().startsWith(kind.toLowerCase()) ? lane.group.slice(kind.length) : ` · ${lane.group}`);
   }
 
   lowTexts() {
@@ -469,14 +491,13 @@ class Timeline {
 
   /** A thread runs between its times off the CPU, as far as slices show. @param {CanvasRenderingContext2D} pen @param {Lane} lane @param {number} top */
   paintRunning(pen, lane, top) {
-    if (this.data.reduced || this.data.slices.length === 0) return;
+    const times = running(lane, this.data);
+    if (times.length === 0) return;
     pen.fillStyle = this.colours.busy;
-    for (const [from, to] of this.data.slices) {
-      if (to < this.shown.from || from > this.shown.to) continue;
-      const first = firstSpan(lane, from);
-      const begin = Math.max(from, lane.begins[first] ?? to), end = Math.min(to, lane.ends[lane.ends.length - 1] ?? from);
+    for (const [begin, end] of times) {
+      if (end < this.shown.from || begin > this.shown.to) continue;
       const a = this.x(begin), b = this.x(end);
-      if (b > a) pen.fillRect(a, top + 4, b - a, ROW - 9);
+      pen.fillRect(a, top + 4, b - a, ROW - 9);
     }
     // The times off the CPU are drawn over it.
     pen.fillStyle = this.colours.back;

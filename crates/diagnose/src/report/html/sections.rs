@@ -12,7 +12,7 @@ use parshall_evidence::Status;
 
 use super::clean::clean;
 use super::figures::Figures;
-use super::section::{section, text};
+use super::section::{command, section, text};
 
 /// Lanes in the table behind the timeline.
 const TABLE_LANES: usize = 200;
@@ -24,7 +24,7 @@ pub fn head(page: &Page) -> Markup {
         header {
             p.subject { @for item in &page.head { span { (text(item)) } " " } }
             @if !page.origin.is_empty() {
-                p.origin { @for item in &page.origin { span { (clean(item)) } " " } }
+                p.origin { @for item in &page.origin { span { (command(item)) } " " } }
             }
         }
     }
@@ -83,8 +83,8 @@ fn stack(stack: &Stack) -> Markup {
 
 fn commands(list: &[Command]) -> Markup {
     html! {
-        @for command in list {
-            p.command { (clean(&command.label)) ": " code { (clean(&command.command)) } }
+        @for one in list {
+            p.command { (clean(&one.label)) ": " code { (command(&one.command)) } }
         }
     }
 }
@@ -97,7 +97,7 @@ fn with_code(line: &str) -> Markup {
     }
     html! {
         @for (at, part) in parts.into_iter().enumerate() {
-            @if at % 2 == 0 { (text(part)) } @else { code { (clean(part)) } }
+            @if at % 2 == 0 { (text(part)) } @else { code { (command(part)) } }
         }
     }
 }
@@ -193,7 +193,7 @@ pub fn table(table: &Table) -> Markup {
                         tr {
                             @for (at, cell) in row.iter().enumerate() {
                                 @if at == 0 { th scope="row" { (breakable(cell)) } }
-                                @else { td.figure[at >= table.names] { (clean(cell)) } }
+                                @else { td.figure[at >= table.names] { (text(cell)) } }
                             }
                             @if let Some(found) = table.stacks.get(nth) { td { @if let Some(found) = found { (stack(found)) } } }
                         }

@@ -44,6 +44,7 @@ fn without_links(page: &str) -> String {
     let first = parts.next().unwrap_or_default().to_owned();
     let rest = parts.map(|part| part.split_once('>').map_or("", |(_, rest)| rest));
     let text = rest.fold(first, |all, part| all + part).replace("</a>", "");
+    let text = text.split("<span class=\"option\">").map(|part| part.replacen("</span>", "", 1)).collect::<String>();
     text.replace("<code>", "").replace("</code>", "").replace('`', "").replace('\u{a0}', " ")
 }
 
