@@ -265,10 +265,11 @@ fn notes(run: &Run) -> Vec<String> {
             *by_value.entry(words::variant(trial.role, &trial.value)).or_default() += 1;
         }
         let each: Vec<String> = by_value.iter().map(|(variant, count)| format!("{variant} {count}")).collect();
+        let (were, do_not) = if spoilt.len() == 1 { ("was", "does not") } else { ("were", "do not") };
         notes.push(format!(
-            "{} of {} trials were spoilt by the host and do not count ({}); the last: {last}",
+            "{} of {} {were} spoilt by the host and {do_not} count ({}); the last: {last}",
             spoilt.len(),
-            run.trials.len(),
+            parshall_core::units::plural(run.trials.len() as u64, "trial", "trials"),
             each.join(", ")
         ));
     }

@@ -136,7 +136,8 @@ fn a_run_without_a_complete_block_says_nothing() {
     assert!(report.ab.is_none() && analyse::is_undecided(&report) && !analyse::is_worse(&report));
     assert!(report.summary.contains("no block of trials is complete"), "{}", report.summary);
     assert!(
-        report.notes[0].contains("1 of 1 trials were spoilt") && report.notes[0].contains("A 1"),
+        report.notes[0].contains("1 of 1 trial was spoilt by the host and does not count")
+            && report.notes[0].contains("A 1"),
         "{:?}",
         report.notes
     );

@@ -34,7 +34,9 @@ pub fn page(report: &Report) -> String {
                 }
                 main {
                     (answer(report))
-                    @for (_, picture) in svg::pictures(report) { figure { (PreEscaped(picture)) } }
+                    @for (name, picture) in svg::pictures(report) {
+                        figure tabindex="0" role="group" aria-label=(clean(&name.trim_end_matches(".svg").replace('-', " "))) { (PreEscaped(picture)) }
+                    }
                     @if let Some(ab) = &report.ab { (metrics(ab)) }
                     @for curve in &report.curves { (points(report, curve)) }
                     @if !report.notes.is_empty() {
