@@ -389,6 +389,31 @@ mod tests {
     }
 
     #[test]
+    fn the_first_row_of_the_evidence_is_over_all_parts() {
+        let disk = |tid: u32| Hops::new().thread(100, tid, "app").on(HopKind::Disk, "fsync");
+        let service = ServiceBuilder::new(7000).requests(60, 20.0).part(disk(101), 0.5).part(disk(102), 0.4).cpu(0.1);
+        let mut capture = with(service);
+        let first = |capture: &parshall_evidence::Capture| crate::judge::judge(capture).findings[0].evidence[0].clone();
+        // Each request waited in both, for nine tenths of its time: longer than in one of them.
+        let both = first(&capture);
+        assert_eq!((both.what.as_str(), both.count), ("requests waiting for the disk", Some(60)));
+        assert_eq!((both.mean_ms, both.max_ms), (Some(18.0), None));
+        // Half of them waited in each.
+        let parts = &mut capture.services[0].path;
+        parts.iter_mut().for_each(|part| part.requests = 30);
+        let one_each = first(&capture);
+        assert_eq!((one_each.count, one_each.mean_ms, one_each.max_ms), (Some(60), Some(18.0), Some(20.0)));
+    }
+
+    #[test]
+    fn functions_say_how_many_of_the_samples_they_have() {
+        let hot = |share| super::most_in(&[crate::judge::words::valued("memcpy", share, "1")]);
+        assert_eq!(hot(0.64), " 64 % of the samples are in memcpy.");
+        assert_eq!(hot(0.032), " Its most frequent function is memcpy, with 3.2 % of the samples.");
+        assert_eq!(super::most_in(&[]), "");
+    }
+
+    #[test]
     fn no_request_loses_more_than_the_longest() {
         let wait = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "nanosleep");
         let mut capture = with(ServiceBuilder::new(7000).requests(20, 50.0).part(wait, 1.0));

@@ -73,7 +73,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, Release, Role};
+    use parshall_evidence::{Counters, FlowState, Release, Role, SocketFigures};
 
     use crate::testkit::{FlowBuilder, MS, WINDOW_NS, capture, verdict_of};
 
@@ -95,6 +95,25 @@ mod tests {
     #[test]
     fn full_segments_are_never_acknowledged() {
         assert_eq!(verdict_of(&capture(vec![stuck()], vec![])), "pmtu-black-hole");
+    }
+
+    #[test]
+    fn a_full_segment_is_a_packet_as_large_as_the_path() {
+        let mut flow = stuck();
+        // With timestamps, of 12 bytes.
+        flow.record.last.mss = 1448;
+        let mut capture = capture(vec![flow], vec![]);
+        let summary = |capture: &parshall_evidence::Capture| crate::judge::judge(capture).verdict.summary;
+        assert!(summary(&capture).contains("packets of up to 1,488 bytes"), "{}", summary(&capture));
+        let figures = SocketFigures { flow: 1, pmtu: 1500, ..SocketFigures::default() };
+        capture.counters = Some(Counters { sockets: vec![figures], ..Counters::default() });
+        assert!(summary(&capture).contains("packets of up to 1,500 bytes"), "{}", summary(&capture));
+        let report = crate::judge::judge(&capture);
+        // One of few segments is no small share, and they wait for another reason.
+        let loss = report.ruled_out.iter().find(|entry| entry.cause == "packet-loss").expect("it is ruled out");
+        assert_eq!(loss.because.as_deref(), Some("and no flow waits for recovery"));
+        let evidence = &report.findings[0].evidence;
+        assert!(evidence.iter().all(|item| item.what != "the longest message sent"), "{evidence:?}");
     }
 
     #[test]

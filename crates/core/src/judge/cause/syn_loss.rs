@@ -107,7 +107,7 @@ fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, HopKind, Release, Role};
+    use parshall_evidence::{FlowState, HopKind, Release, Role, ShareOf};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -125,6 +125,10 @@ mod tests {
         assert_eq!(verdict_of(&lossy), "syn-loss");
         lossy.counters = Some(rose(&[("TcpExt.TCPSynRetrans", 8), ("Tcp.ActiveOpens", 20)]));
         assert_eq!(verdict_of(&lossy), "syn-loss");
+        // The share is of what it is a share of: the flow waited for all of its time, and 8 of 20 connections were affected.
+        let report = judge(&lossy);
+        assert_eq!(report.findings[0].share_of, ShareOf::FlowTime);
+        assert!(report.findings[0].share > 0.9, "{}", report.findings[0].share);
     }
 
     #[test]
@@ -156,6 +160,7 @@ mod tests {
         let mut lossy = capture(vec![FlowBuilder::new(1, Role::Server).remote_host().talks(10, 100)], vec![]);
         lossy.counters = Some(rose(&[("TcpExt.TCPSynRetrans", 40), ("Tcp.PassiveOpens", 100)]));
         assert_eq!(verdict_of(&lossy), "syn-loss");
+        assert_eq!(judge(&lossy).findings[0].share_of, ShareOf::Connections);
         lossy.counters = Some(rose(&[("TcpExt.TCPSynRetrans", 40), ("Tcp.PassiveOpens", 100_000)]));
         assert_eq!(verdict_of(&lossy), "healthy");
     }
