@@ -185,20 +185,25 @@ impl<'f, 'a> Waits<'f, 'a> {
     /// How many requests it happened to, and for how long: over all parts of the service's time that went to it, as in the sentence.
     fn waits(&self) -> Evidence {
         let parts = || self.service.lost_to(self.spent).map(|part| part.rec);
-        let (ns, longest_ns) =
-            parts().fold((0.0, 0), |(ns, longest), rec| (ns + rec.ns as f64, longest.max(rec.longest_ns)));
+        let longest_ns = parts().map(|rec| rec.longest_ns).max().unwrap_or(0);
         let in_parts = parts().map(|rec| rec.requests).fold(0, u64::saturating_add);
+        let seen = self.service.seen_requests();
         // Of these alone the ways are known.
-        let followed = self.service.rec.followed_requests;
-        let requests = in_parts.min(if followed > 0 { followed } else { self.service.seen_requests() });
-        let mean_ms = ratio(ns, requests as f64) / 1e6;
+        let followed = match self.service.rec.followed_requests {
+            0 => seen,
+            followed => followed,
+        };
+        let affected = in_parts.min(followed);
+        let share = ratio(affected as f64, followed as f64);
+        let mean_ms = ratio(self.loss.each_ns, share) / 1e6;
         // A request that waited in several parts waited longer than in any of them.
-        let longest_ms = Some(longest_ns as f64 / 1e6).filter(|longest| requests == in_parts && *longest >= mean_ms);
+        let longest_ms = Some(longest_ns as f64 / 1e6).filter(|longest| affected == in_parts && *longest >= mean_ms);
         Evidence {
             what: format!("requests {}", self.spent.label()),
-            count: Some(requests),
-            mean_ms: (requests > 0).then_some(mean_ms),
-            max_ms: longest_ms.filter(|_| requests > 0),
+            count: Some((share * seen as f64).round() as u64),
+            scaled: affected > 0 && followed != seen,
+            mean_ms: (affected > 0).then_some(mean_ms),
+            max_ms: longest_ms.filter(|_| affected > 0),
             ..Evidence::default()
         }
     }
@@ -403,6 +408,11 @@ mod tests {
         parts.iter_mut().for_each(|part| part.requests = 30);
         let one_each = first(&capture);
         assert_eq!((one_each.count, one_each.mean_ms, one_each.max_ms), (Some(60), Some(18.0), Some(20.0)));
+        // Of twice as many, half were followed, and a third of these waited.
+        (capture.services[0].requests, capture.services[0].followed_requests) = (120, 60);
+        capture.services[0].path.iter_mut().for_each(|part| part.requests = 10);
+        let some = first(&capture);
+        assert_eq!((some.count, some.scaled, some.mean_ms), (Some(40), true, Some(27.0)));
     }
 
     #[test]
