@@ -107,6 +107,8 @@ struct Beats {
     interval_ns: u64,
     /// The shortest and the longest time from what is received to what is sent next.
     after_ns: (u64, u64),
+    /// Of one end no more than two were seen, as far apart as those of the other one.
+    few: bool,
 }
 
 /// Takes the requests of connections away on which both ends send signs of life only. `found` are the requests by served socket.
@@ -139,11 +141,22 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let times =
         |op: Op| of(op).map(|call| if op == Op::Receive { call.since_ns } else { call.at_ns }).collect::<Vec<u64>>();
     let (received, sent) = (times(Op::Receive), times(Op::Send));
-    let interval_ns = regular(&received)?.min(regular(&sent)?);
+    let few = received.len().min(sent.len()) == BEATS_MIN - 1;
+    let interval_ns = match (regular(&received), regular(&sent)) {
+        (Some(one), Some(other)) => one.min(other),
+        (Some(interval), None) if few && fits(&sent, interval) => interval,
+        (None, Some(interval)) if few && fits(&received, interval) => interval,
+        _ => return None,
+    };
     let next = |at: &u64| sent.get(sent.partition_point(|sent| sent < at)).map(|sent| sent - at);
     let after: Vec<u64> = received.iter().filter_map(next).collect();
     let after_ns = (*after.iter().min()?, *after.iter().max()?);
-    Some(Beats { id, bytes, interval_ns, after_ns })
+    Some(Beats { id, bytes, interval_ns, after_ns, few })
+}
+
+/// Whether two are as far apart as this interval says.
+fn fits(times: &[u64], interval_ns: u64) -> bool {
+    times.len() == 2 && (times[1] - times[0]).abs_diff(interval_ns) as f64 <= REGULAR * interval_ns as f64
 }
 
 /// Nothing says that the message is a request or a reply.
@@ -162,7 +175,7 @@ fn regular(times: &[u64]) -> Option<u64> {
 impl Beats {
     /// Two timers: one end keeps its interval, however long ago the other one sent.
     fn is_by_itself(&self) -> bool {
-        (self.after_ns.1 - self.after_ns.0) as f64 >= UNLIKE * self.interval_ns as f64
+        !self.few && (self.after_ns.1 - self.after_ns.0) as f64 >= UNLIKE * self.interval_ns as f64
     }
 
     /// A service takes as long for the same request from one client as from another one. Two timers that began at different times do not.
@@ -186,6 +199,11 @@ mod tests {
     /// Connections of a process with one thread: each client sends `bytes.0` every `every_ms.0` from its own begin on, and the service
     /// `bytes.1` every `every_ms.1`, `after` that of the n-th client.
     fn requests(bytes: (u32, u32), every_ms: (u64, u64), after: impl Fn(u64, u64) -> u64) -> u64 {
+        requests_until(10_000, bytes, every_ms, after)
+    }
+
+    /// The same in a window of `window_ms`.
+    fn requests_until(window_ms: u64, bytes: (u32, u32), every_ms: (u64, u64), after: impl Fn(u64, u64) -> u64) -> u64 {
         let mut script = Script::new();
         for n in 0..5 {
             let begin = 20 + 170 * n;
@@ -194,13 +212,14 @@ mod tests {
                 [(101, Op::Receive, asked * MS, asked * MS), (101, Op::Send, answered * MS, answered * MS)]
             });
             let mut calls: Vec<_> = calls.collect();
+            calls.retain(|call| call.3 < window_ms * MS);
             calls.sort_by_key(|call| call.3);
             script = script.socket(n + 1, served_socket(7000), 101).calls(n + 1, calls);
             for call in script.timeline.calls.get_mut(&(n + 1)).expect("calls") {
                 call.bytes = if call.op == Op::Receive { bytes.0 } else { bytes.1 };
             }
         }
-        script.timeline.slices = vec![(0, 10_000 * MS)];
+        script.timeline.slices = vec![(0, window_ms * MS)];
         services(&script.timeline).iter().map(|service| service.requests + service.unanswered).sum()
     }
 
@@ -218,6 +237,15 @@ mod tests {
         assert_eq!(requests((8, 80), (1000, 1000), |n, _| 150 + 190 * n), 25);
         // A client that asks again and again.
         assert_eq!(requests((8, 8), (50, 50), |n, _| 5 + 9 * n), 25);
+    }
+
+    #[test]
+    fn two_of_one_end_are_enough_where_connections_differ() {
+        // All clients hear at the same time: of the service two were seen each, of the clients three.
+        let together = |n: u64, _: u64| 900 - 170 * n;
+        assert_eq!(requests_until(2_750, (4, 4), (1000, 1000), together), 0);
+        // They are answered after the same time each.
+        assert_ne!(requests_until(2_750, (4, 4), (1000, 1000), |_, _| 100), 0);
     }
 
     const MS: u64 = 1_000_000;

@@ -110,6 +110,9 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
     let counts = counted(outstanding, &[]);
     let ns_where = |more: i64| -> u64 { counts.iter().filter(|(_, all, _)| *all > more).map(|(ns, ..)| ns).sum() };
     let (any, beyond_ns) = (ns_where(0), ns_where(kept));
+    if is_overtaken(outstanding, kept) {
+        return None;
+    }
     let beyond = counts.iter().filter(|(_, all, _)| *all > kept);
     let waiting: f64 = beyond.map(|(ns, all, _)| *ns as f64 * (all - kept) as f64).sum();
     // By Little's law, for their rate is that at which requests are answered.
@@ -124,6 +127,27 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
         beyond_ns,
         each_ns,
     })
+}
+
+/// Whether most requests that come while more than `kept` are outstanding are answered before all of these: they did not have to wait for a
+/// place, so that those wait for something else.
+fn is_overtaken(outstanding: &[Span], kept: i64) -> bool {
+    let kept = usize::try_from(kept).unwrap_or(0);
+    let mut spans = outstanding.to_vec();
+    spans.sort_unstable();
+    let (mut came, mut overtook) = (0_usize, 0_usize);
+    let mut open: Vec<u64> = Vec::new();
+    for (begin, end) in spans {
+        open.retain(|open_until| *open_until > begin);
+        if open.len() > kept {
+            came += 1;
+            // With a place free, one of them would have had it.
+            let ended_first = open.iter().filter(|open_until| **open_until <= end).count();
+            overtook += usize::from(ended_first == 0);
+        }
+        open.push(end);
+    }
+    came > 0 && 2 * overtook > came
 }
 
 /// How many are outstanding, and how many of them under way, from each change to the next one.
@@ -260,5 +284,16 @@ mod tests {
         assert!(limit.by_connections && (limit.waiting - 6.0).abs() < 0.3, "{limit:?}");
         assert_eq!(by_connections(&outstanding, &under_way, next, 8), None);
         assert_eq!(by_connections(&outstanding, &under_way, next, -1), None);
+    }
+
+    #[test]
+    fn who_is_overtaken_by_those_that_come_later_waits_for_no_connection() {
+        // Five requests are held for long; others come meanwhile, and each is passed on and answered at once.
+        let next = SocketAddr::from(([127, 0, 0, 1], 8000));
+        let held = (0..5u64).map(|n| (n, 10_000));
+        let quick = (1..200u64).map(|n| (n * 50, n * 50 + 1));
+        let outstanding: Vec<Span> = held.chain(quick.clone()).collect();
+        let under_way: Vec<Span> = quick.collect();
+        assert_eq!(by_connections(&outstanding, &under_way, next, 2), None);
     }
 }

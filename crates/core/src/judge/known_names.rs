@@ -14,6 +14,29 @@ pub const COLLECTORS: [&str; 10] = [
     ".NET Server GC",
     ".NET BGC",
 ];
+/// Functions of garbage collectors in the threads that compute: of GHC, V8, CPython, Ruby, OCaml, Erlang, PHP and .NET. The samples of a
+/// stack may have no more than one frame of a runtime, so each of the functions that work is here.
+pub const COLLECTING: [&str; 19] = [
+    "GarbageCollect",
+    "scavenge_",
+    "evacuate",
+    "v8::internal::ConcurrentMarking::",
+    "v8::internal::MarkCompactCollector::",
+    "v8::internal::IncrementalMarking::",
+    "v8::internal::Scavenger",
+    "v8::internal::Sweeper::",
+    "v8::internal::Heap::CollectGarbage",
+    "gc_collect_main",
+    "gc_marks",
+    "gc_sweep",
+    "mark_slice",
+    "caml_major_collection",
+    "caml_empty_minor_heap",
+    "erts_garbage_collect",
+    "zend_gc_collect_cycles",
+    "WKS::gc_heap::",
+    "SVR::gc_heap::",
+];
 /// Programs that run a language of their own, by their whole name.
 pub const RUNTIMES: [&str; 4] = ["java", "node", "nodejs", "dotnet"];
 /// Threads of the kernel that move packets.

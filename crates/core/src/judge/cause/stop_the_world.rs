@@ -1,13 +1,14 @@
-//! All threads of a runtime stand still until its garbage collector is done. It is known by the name of the thread that ends the
-//! wait (the JVM's `VM Thread`, `GC Thread#0`, ...); collectors without a thread of their own are not seen.
+//! Requests wait until a garbage collector is done. It is known by the name of the thread that ends the wait, for which all threads of a
+//! runtime stand still (the JVM's `VM Thread`, `GC Thread#0`, ...), or by its functions, where the threads that compute collect as well:
+//! most of the samples of the process that the requests wait for are in them.
 //!
 //! Look-alikes: quota and SIGSTOP (the threads did not wait for each other), a lock that one of the application's threads holds.
 use parshall_evidence::{Evidence, HopKind};
 
-use super::base::{Cause, Outcome};
-use super::common::{Waits, not_spent};
+use super::base::{Candidate, Cause, Outcome};
+use super::common::{Mode, Waits, hottest_of_process, not_spent};
 use crate::judge::chain::named;
-use crate::judge::facts::requests::is_collector;
+use crate::judge::facts::requests::{Code, is_collector};
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -25,7 +26,7 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::StopTheWorld) else { return not_spent(facts, Spent::StopTheWorld) };
-    let collector = waits.hop(|h| is_collector(&h.thread)).unwrap_or(waits.leaf);
+    let Some(collector) = waits.hop(|h| is_collector(&h.thread)) else { return in_the_threads(facts, waits).holds() };
     let summary = waits.summary(&format!(
         "The threads of {} wait until {} is done, {} a request.",
         units::or(&collector.process, "the process"),
@@ -55,6 +56,24 @@ fn test(facts: &Facts<'_>) -> Outcome {
         collector.pid
     );
     waits.candidate(summary, evidence, fix).holds()
+}
+
+/// A collector without a thread of its own.
+fn in_the_threads(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
+    let leaf = waits.leaf;
+    let share = Code::new(facts.capture).collects_share(leaf.pid);
+    let summary = waits.summary(&format!(
+        "{} collects garbage meanwhile, {} a request: {} of the CPU samples of {} are in its collector.",
+        named(leaf),
+        waits.each(),
+        units::percent(share),
+        units::or(&leaf.process, "the process"),
+    ));
+    let mut evidence = vec![words::valued("samples of this process in its garbage collector", share, "1")];
+    evidence.extend(hottest_of_process(facts, leaf.pid, Mode::User));
+    let fix = "Give the heap room (Node: `--max-old-space-size`, GHC: `+RTS -M -A -F`), or let it hold less; where it is collected because \
+               the program is idle or a call asks for it, remove that (GHC: `+RTS -I0`, or a longer `-Iw`).";
+    waits.candidate(summary, evidence, fix)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Look-alikes: a copy loop (its time is in the kernel), quota and run queue (the thread is not running), and a server
 //! that is saturated by cheap requests, which is healthy.
-use parshall_evidence::{Evidence, Figure, HopKind, Place, is_address};
+use parshall_evidence::{Evidence, Figure, Hop, HopKind, Place, is_address};
 
 use super::base::{
     Candidate, Cause, MIN_SHARE, Outcome, ThreadLoss, denied, main_thread, place_of, shows, stalls, thread_name,
@@ -67,7 +67,10 @@ fn outcome(facts: &Facts<'_>) -> Outcome {
 /// Requests whose path ends on a CPU.
 fn of_requests(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Outcome {
     let leaf = waits.leaf;
-    let busy = never_idle(facts, leaf.pid);
+    let mut busy = in_vain(facts, &waits);
+    if busy.is_empty() {
+        busy = never_idle(facts, leaf.pid);
+    }
     if leaf.kind == HopKind::RunQueue && !busy.is_empty() {
         return in_background(facts, waits, &busy);
     }
@@ -106,6 +109,24 @@ fn never_idle<'a, 'c>(facts: &'a Facts<'c>, pid: u32) -> Vec<&'a ThreadFact<'c>>
     facts.threads_of(pid).filter(|t| awake(t) >= NEVER_IDLE).collect()
 }
 
+/// Share of the CPU time of the processes of a service that its requests account for, up to which the rest is spent for none; and that of
+/// the window from which on a thread has part in it.
+const FOR_REQUESTS: f64 = 0.3;
+const HAS_PART: f64 = 0.05;
+
+/// The threads of the processes of a service that compute, where they hardly do so for requests: they wait for each other in a loop.
+fn in_vain<'a, 'c>(facts: &'a Facts<'c>, waits: &Waits<'_, '_>) -> Vec<&'a ThreadFact<'c>> {
+    let pids = &waits.service.rec.pids;
+    let threads: Vec<_> = facts.threads.iter().filter(|t| pids.contains(&t.rec.pid)).collect();
+    let cpu_ns: f64 = threads.iter().map(|t| t.ledger.on_cpu()).sum();
+    let computes = |hop: &Hop| hop.kind == HopKind::OnCpu && pids.contains(&hop.pid);
+    let parts = waits.service.parts.iter().filter(|part| part.rec.hops.last().is_some_and(computes));
+    if parts.map(|part| part.ns).sum::<f64>() > FOR_REQUESTS * cpu_ns {
+        return Vec::new();
+    }
+    threads.into_iter().filter(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns) >= HAS_PART).collect()
+}
+
 /// Requests that wait for a CPU which threads of their process have that never wait for work.
 fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>, busy: &[&ThreadFact<'_>]) -> Outcome {
     let leaf = waits.leaf;
@@ -113,13 +134,14 @@ fn in_background(facts: &Facts<'_>, waits: Waits<'_, '_>, busy: &[&ThreadFact<'_
     let hot = hottest_of_process(facts, leaf.pid, Mode::User);
     let at = most_in(&hot);
     let threads = units::plural(busy.len() as u64, "thread computes", "threads compute");
+    let own = if busy.iter().any(|t| t.rec.pid != leaf.pid) { "processes" } else { "process" };
     let summary = waits.summary(&format!(
-        "{} could run and waits {} for a CPU, while {threads} in its own process for no request.{at}",
+        "{} could run and waits {} for a CPU, while {threads} in its own {own} for no request.{at}",
         named(leaf),
         waits.each()
     ));
     let mut evidence = vec![
-        words::counted("threads of this process that never wait for work", busy.len() as u64),
+        words::counted("threads that compute for no request", busy.len() as u64),
         words::valued("CPUs that they use", cpus, "CPUs"),
     ];
     evidence.extend(facts.runq_p99_us().map(|p99| words::valued("run queue wait, p99 below", p99 / 1e3, "ms")));

@@ -1,6 +1,9 @@
 //! Captures in which somebody waits and today's causes do not say so, and beside each one a capture in which nobody is owed anything.
 use parshall_evidence::timeline::{OffCpu, Socket, Waker};
-use parshall_evidence::{Capture, Confidence, Counters, FdKind, FlowState, HopKind, Release, Role, Status};
+use parshall_evidence::{
+    Capture, Confidence, Counters, CpuSample, FdKind, FlowState, Frame, HopKind, NO_SYSCALL, Release, Role, Stack,
+    Status,
+};
 
 use super::{Fate, fate};
 use crate::judge::facts::Spent;
@@ -264,6 +267,56 @@ fn threads_of_its_own_process_keep_a_service_from_a_cpu() {
     assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
     assert!(report.verdict.summary.contains("4 threads compute in its own process"), "{}", report.verdict.summary);
     assert_eq!(verdict_of(&crowded(100)), "healthy", "they do next to nothing");
+}
+
+/// The same in two processes of two threads each.
+#[test]
+fn threads_of_its_other_processes_do_too() {
+    let in_two = |background_ms| {
+        let mut capture = crowded(background_ms);
+        capture.services[0].pids = vec![100, 110];
+        capture.threads.iter_mut().filter(|thread| thread.tid >= 104).for_each(|thread| thread.pid = 110);
+        judge(&capture)
+    };
+    // Of these, either process computes for less than a fifth of the time of two CPUs.
+    let report = in_two(760);
+    assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"), "{report:#?}");
+    assert!(report.verdict.summary.contains("4 threads compute in its own processes"), "{}", report.verdict.summary);
+    assert_eq!(in_two(100).verdict.status, Status::Healthy);
+}
+
+/// Requests that cost 0.1 ms of CPU time each, and lie unread for `unread_ms` while the thread that reads them is on a CPU, which it is for
+/// `busy_ms` in all, in this function.
+fn unread_while(function: &str, unread_ms: f64, busy_ms: u64) -> Capture {
+    let way = Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(HopKind::OnCpu, "");
+    let share = unread_ms / (unread_ms + 0.1);
+    let service = ServiceBuilder::new(7000).requests(5, unread_ms + 0.1).part(way, share).cpu(1.0 - share);
+    let mut capture = with(service);
+    let thread =
+        ThreadBuilder::new(101).samples(busy_ms / 10, 0).blocked(0, (1_000 - busy_ms) * MS, "epoll_wait", FdKind::Anon);
+    capture.threads = vec![thread.fill().record];
+    capture.stacks = vec![Stack { frames: vec![Frame { name: function.into(), module: "app".into(), kernel: false }] }];
+    let sample = CpuSample {
+        tid: 101,
+        user: true,
+        syscall: NO_SYSCALL,
+        syscall_name: String::new(),
+        stack: Some(0),
+        count: busy_ms / 10,
+    };
+    capture.samples = vec![sample];
+    capture
+}
+
+#[test]
+fn a_thread_that_computes_for_no_request_lets_them_lie() {
+    assert_eq!(verdict_of(&unread_while("rebuild_index", 90.0, 500)), "user-cpu-bound");
+    let report = judge(&unread_while("scavenge_block1", 90.0, 500));
+    assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"), "{report:#?}");
+    assert!(report.verdict.summary.contains("collects garbage"), "{}", report.verdict.summary);
+    // They lie there for as long as the requests before them take, or for next to nothing.
+    assert_eq!(verdict_of(&unread_while("rebuild_index", 0.15, 500)), "healthy");
+    assert_eq!(verdict_of(&unread_while("rebuild_index", 2.0, 500)), "healthy");
 }
 
 #[test]

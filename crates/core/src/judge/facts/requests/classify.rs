@@ -21,6 +21,8 @@ use crate::stats::ratio;
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
 const SPECIAL_SHARE: f64 = 0.30;
 const KERNEL_SHARE: f64 = 0.60;
+/// The same for garbage collection: most of what it computes.
+const COLLECTS_SHARE: f64 = 0.50;
 /// From this share of the requests' time on, what opens connections is what it is spent on.
 const OPENING_SHARE: f64 = 0.5;
 /// From this share of the requests on, a connection is opened for each, or for every second one.
@@ -317,9 +319,13 @@ impl<'c> Context<'c> {
         if others_first && self.is_hot(leaf) {
             return Spent::HotThread;
         }
-        if leaf.kind == HopKind::RunQueue && waits_ns >= CHEAP_NS && self.crowds_itself_out(leaf.pid, waits_ns, own_ns)
-        {
-            return Spent::CpuUser;
+        if leaf.kind == HopKind::RunQueue && waits_ns >= CHEAP_NS && self.crowds_itself_out(leaf.pid, waits_ns) {
+            return if self.collects(leaf) { Spent::StopTheWorld } else { Spent::CpuUser };
+        }
+        // It lies there while the thread that should take it computes, and hardly for requests.
+        let kept_waiting = is_queued(part) && waits_ns >= CHEAP_WHEN_IDLE_NS;
+        if kept_waiting && self.computes_in_background(leaf.pid, waits_ns) {
+            return self.computes(leaf);
         }
         if !expensive && (!others_first || explained) {
             return Spent::Work;
@@ -337,6 +343,8 @@ impl<'c> Context<'c> {
         } else if self.code.faults_share(leaf.pid) >= SPECIAL_SHARE && self.code.churns(leaf.pid) {
             // A fault that reads a page back costs its CPU time because there was no room for the page.
             if self.code.reads_back_in_faults(leaf.pid) { Spent::Memory } else { Spent::PageFaults }
+        } else if self.collects(leaf) {
+            Spent::StopTheWorld
         } else if self.code.kernel_share(leaf.pid).is_some_and(|share| share >= KERNEL_SHARE) {
             Spent::CpuKernel
         } else {
@@ -344,15 +352,32 @@ impl<'c> Context<'c> {
         }
     }
 
+    /// Most of what the process computes is garbage collection.
+    fn collects(&self, leaf: &Hop) -> bool {
+        self.code.collects_share(leaf.pid) >= COLLECTS_SHARE
+    }
+
     /// A request waits for a CPU for longer than for the requests before it, and most of what its process computes is for none: threads
     /// of its own, in the background or waiting in a loop, have the CPUs.
-    fn crowds_itself_out(&self, pid: u32, waits_ns: f64, own_ns: f64) -> bool {
-        let all_ns = self.code.cpu_ns(pid);
-        let for_requests_ns = self.requests * own_ns;
+    fn crowds_itself_out(&self, pid: u32, waits_ns: f64) -> bool {
+        self.computes_in_background(pid, waits_ns) && self.cpu_ns(pid) >= MOSTLY_BUSY * self.observed_ns
+    }
+
+    /// A request waits for longer than for the requests before it, and most of what its process computes is for none.
+    fn computes_in_background(&self, pid: u32, waits_ns: f64) -> bool {
+        let own_ns: f64 = self.alike_pids(pid).iter().filter_map(|pid| self.own_ns.get(pid)).sum();
         let behind_requests_ns = 2.0 * self.outstanding.max(1.0) * own_ns;
-        waits_ns > behind_requests_ns
-            && all_ns >= MOSTLY_BUSY * self.observed_ns
-            && for_requests_ns <= (1.0 - BACKGROUND_SHARE) * all_ns
+        waits_ns > behind_requests_ns && self.requests * own_ns <= (1.0 - BACKGROUND_SHARE) * self.cpu_ns(pid)
+    }
+
+    /// CPU time of the processes of the service, if this is one of them, and else of this one.
+    fn cpu_ns(&self, pid: u32) -> f64 {
+        self.alike_pids(pid).iter().map(|pid| self.code.cpu_ns(*pid)).sum()
+    }
+
+    /// The processes of the service, if this is one of them: they use the same CPUs.
+    fn alike_pids(&self, pid: u32) -> Vec<u32> {
+        if self.service.pids.contains(&pid) { self.service.pids.to_vec() } else { vec![pid] }
     }
 
     /// This thread is never idle, while others could serve and are. Where connections move between threads, none of them keeps the

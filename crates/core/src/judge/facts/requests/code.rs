@@ -6,6 +6,7 @@ use parshall_evidence::{Capture, Stack};
 use super::crypto::Crypto;
 use super::hot::Hot;
 use super::memory::is_thrashing;
+use crate::judge::known_names::COLLECTING;
 use crate::stats::ratio;
 
 /// Fewer samples say nothing of a process.
@@ -57,6 +58,7 @@ struct Counts {
     kernel: f64,
     faults: f64,
     reclaim: f64,
+    collects: f64,
 }
 
 impl<'a> Code<'a> {
@@ -73,16 +75,19 @@ impl<'a> Code<'a> {
             ..Code::default()
         };
         // Each stack once: many samples may share a deep one.
-        let kinds: Vec<(bool, bool)> = capture.stacks.iter().map(|s| (is_in(s, &FAULTS), is_in(s, &RECLAIM))).collect();
+        let kinds = capture.stacks.iter().map(|s| (is_in(s, &FAULTS), is_in(s, &RECLAIM), collects(s)));
+        let kinds: Vec<(bool, bool, bool)> = kinds.collect();
         for sample in &capture.samples {
             let Some(pid) = pids.get(&sample.tid) else { continue };
             let counts = code.by_pid.entry(*pid).or_default();
             let n = sample.count as f64;
             counts.all += n;
             counts.kernel += if sample.user { 0.0 } else { n };
-            let (faults, reclaim) = sample.stack.and_then(|i| kinds.get(i as usize)).copied().unwrap_or_default();
+            let kind = sample.stack.and_then(|i| kinds.get(i as usize)).copied();
+            let (faults, reclaim, collects) = kind.unwrap_or_default();
             counts.faults += if faults { n } else { 0.0 };
             counts.reclaim += if reclaim { n } else { 0.0 };
+            counts.collects += if collects { n } else { 0.0 };
         }
         // Samples whose stacks were not kept are counted in the threads.
         for thread in &capture.threads {
@@ -116,6 +121,11 @@ impl<'a> Code<'a> {
         self.counts(pid).map_or(0.0, |c| ratio(c.reclaim, c.all))
     }
 
+    /// Share of a process' CPU time in functions of a garbage collector.
+    pub fn collects_share(&self, pid: u32) -> f64 {
+        self.counts(pid).map_or(0.0, |c| ratio(c.collects, c.all))
+    }
+
     /// CPU time of a process in the window.
     pub fn cpu_ns(&self, pid: u32) -> f64 {
         self.cpu_ns.get(&pid).copied().unwrap_or(0.0)
@@ -141,6 +151,12 @@ impl<'a> Code<'a> {
     fn counts(&self, pid: u32) -> Option<Counts> {
         self.by_pid.get(&pid).copied().filter(|c| c.all >= SAMPLES_MIN)
     }
+}
+
+/// Whether a thread collected garbage.
+fn collects(stack: &Stack) -> bool {
+    let mut frames = stack.frames.iter().filter(|f| !f.kernel);
+    frames.any(|f| COLLECTING.iter().any(|name| f.name.starts_with(name)))
 }
 
 fn is_in(stack: &Stack, functions: &[&str]) -> bool {
