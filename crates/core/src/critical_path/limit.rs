@@ -142,8 +142,7 @@ fn is_overtaken(outstanding: &[Span], kept: i64) -> bool {
         if open.len() > kept {
             came += 1;
             // With a place free, one of them would have had it.
-            let ended_first = open.iter().filter(|open_until| **open_until <= end).count();
-            overtook += usize::from(ended_first == 0);
+            overtook += usize::from(open.iter().all(|open_until| *open_until > end));
         }
         open.push(end);
     }
