@@ -141,11 +141,10 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let times =
         |op: Op| of(op).map(|call| if op == Op::Receive { call.since_ns } else { call.at_ns }).collect::<Vec<u64>>();
     let (received, sent) = (times(Op::Receive), times(Op::Send));
-    let few = received.len().min(sent.len()) == BEATS_MIN - 1;
-    let interval_ns = match (regular(&received), regular(&sent)) {
-        (Some(one), Some(other)) => one.min(other),
-        (Some(interval), None) if few && fits(&sent, interval) => interval,
-        (None, Some(interval)) if few && fits(&received, interval) => interval,
+    let (interval_ns, few) = match (regular(&received), regular(&sent)) {
+        (Some(one), Some(other)) => (one.min(other), false),
+        (Some(interval), None) if fits(&sent, interval) => (interval, true),
+        (None, Some(interval)) if fits(&received, interval) => (interval, true),
         _ => return None,
     };
     let next = |at: &u64| sent.get(sent.partition_point(|sent| sent < at)).map(|sent| sent - at);

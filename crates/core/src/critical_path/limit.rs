@@ -110,14 +110,14 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
     let counts = counted(outstanding, &[]);
     let ns_where = |more: i64| -> u64 { counts.iter().filter(|(_, all, _)| *all > more).map(|(ns, ..)| ns).sum() };
     let (any, beyond_ns) = (ns_where(0), ns_where(kept));
-    if is_overtaken(outstanding, kept) {
+    if beyond_ns == 0 || (beyond_ns as f64) < REACHED * any as f64 || is_overtaken(outstanding, kept) {
         return None;
     }
     let beyond = counts.iter().filter(|(_, all, _)| *all > kept);
     let waiting: f64 = beyond.map(|(ns, all, _)| *ns as f64 * (all - kept) as f64).sum();
     // By Little's law, for their rate is that at which requests are answered.
     let each_ns = any.saturating_mul(kept.unsigned_abs()) / (outstanding.len() as u64).max(1);
-    (beyond_ns as f64 >= REACHED * any as f64 && beyond_ns > 0).then(|| Limit {
+    Some(Limit {
         next: Some(next),
         by_connections: true,
         blocks: false,

@@ -8,7 +8,7 @@ use parshall_evidence::{Evidence, HopKind};
 use super::base::{Candidate, Cause, Outcome};
 use super::common::{Mode, Waits, hottest_of_process, not_spent};
 use crate::judge::chain::named;
-use crate::judge::facts::requests::{Code, is_collector};
+use crate::judge::facts::requests::is_collector;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -61,7 +61,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
 /// A collector without a thread of its own.
 fn in_the_threads(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let leaf = waits.leaf;
-    let share = Code::new(facts.capture).collects_share(leaf.pid);
+    let share = facts.requests.code.collects_share(leaf.pid);
     let summary = waits.summary(&format!(
         "{} collects garbage meanwhile, {} a request: {} of the CPU samples of {} are in its collector.",
         named(leaf),

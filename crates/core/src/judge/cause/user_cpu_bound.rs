@@ -12,6 +12,7 @@ use super::small_copy_buffer;
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, amount, share};
+use crate::judge::facts::requests::BACKGROUND_SHARE;
 use crate::judge::facts::{Blame, Facts, Part, Spent, ThreadFact};
 use crate::judge::handshakes;
 use crate::judge::ledger::thread::State;
@@ -109,9 +110,7 @@ fn never_idle<'a, 'c>(facts: &'a Facts<'c>, pid: u32) -> Vec<&'a ThreadFact<'c>>
     facts.threads_of(pid).filter(|t| awake(t) >= NEVER_IDLE).collect()
 }
 
-/// Share of the CPU time of the processes of a service that its requests account for, up to which the rest is spent for none; and that of
-/// the window from which on a thread has part in it.
-const FOR_REQUESTS: f64 = 0.3;
+/// Share of the window from which on a thread has part in what is computed for no request.
 const HAS_PART: f64 = 0.05;
 
 /// The threads of the processes of a service that compute, where they hardly do so for requests: they wait for each other in a loop.
@@ -121,7 +120,7 @@ fn in_vain<'a, 'c>(facts: &'a Facts<'c>, waits: &Waits<'_, '_>) -> Vec<&'a Threa
     let cpu_ns: f64 = threads.iter().map(|t| t.ledger.on_cpu()).sum();
     let computes = |hop: &Hop| hop.kind == HopKind::OnCpu && pids.contains(&hop.pid);
     let parts = waits.service.parts.iter().filter(|part| part.rec.hops.last().is_some_and(computes));
-    if parts.map(|part| part.ns).sum::<f64>() > FOR_REQUESTS * cpu_ns {
+    if parts.map(|part| part.ns).sum::<f64>() > (1.0 - BACKGROUND_SHARE) * cpu_ns {
         return Vec::new();
     }
     threads.into_iter().filter(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns) >= HAS_PART).collect()

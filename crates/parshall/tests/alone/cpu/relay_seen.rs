@@ -12,7 +12,7 @@ const CAUSE: &str = "small-copy-buffer";
 const LOAD: &str = "60s";
 /// If the relay gets a smaller share of its CPU, the host is overloaded, and the attempt does not count.
 const SATURATED: f64 = 0.9;
-const ATTEMPTS: usize = 1;
+const ATTEMPTS: usize = 3;
 
 /// A stream through a relay that has a CPU for itself; both ends of the stream share another CPU.
 struct Overload {

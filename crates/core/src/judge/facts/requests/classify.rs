@@ -32,7 +32,7 @@ const UNANSWERED_SHARE: f64 = 0.5;
 /// A reply that takes no longer than connecting did, by this factor, took the round trip that each question needs.
 const ROUND_TRIPS: f64 = 1.5;
 /// From this share of a process' CPU time on that is for no request, it computes in the background.
-const BACKGROUND_SHARE: f64 = 0.7;
+pub const BACKGROUND_SHARE: f64 = 0.7;
 /// From this share of the connections on that several threads read, work moves between threads.
 const MOVED_SHARE: f64 = 0.2;
 
@@ -365,19 +365,19 @@ impl<'c> Context<'c> {
 
     /// A request waits for longer than for the requests before it, and most of what its process computes is for none.
     fn computes_in_background(&self, pid: u32, waits_ns: f64) -> bool {
-        let own_ns: f64 = self.alike_pids(pid).iter().filter_map(|pid| self.own_ns.get(pid)).sum();
+        let own_ns: f64 = self.with_its_like(&pid).iter().filter_map(|pid| self.own_ns.get(pid)).sum();
         let behind_requests_ns = 2.0 * self.outstanding.max(1.0) * own_ns;
         waits_ns > behind_requests_ns && self.requests * own_ns <= (1.0 - BACKGROUND_SHARE) * self.cpu_ns(pid)
     }
 
     /// CPU time of the processes of the service, if this is one of them, and else of this one.
     fn cpu_ns(&self, pid: u32) -> f64 {
-        self.alike_pids(pid).iter().map(|pid| self.code.cpu_ns(*pid)).sum()
+        self.with_its_like(&pid).iter().map(|pid| self.code.cpu_ns(*pid)).sum()
     }
 
     /// The processes of the service, if this is one of them: they use the same CPUs.
-    fn alike_pids(&self, pid: u32) -> Vec<u32> {
-        if self.service.pids.contains(&pid) { self.service.pids.to_vec() } else { vec![pid] }
+    fn with_its_like<'p>(&'p self, pid: &'p u32) -> &'p [u32] {
+        if self.service.pids.contains(pid) { &self.service.pids } else { std::slice::from_ref(pid) }
     }
 
     /// This thread is never idle, while others could serve and are. Where connections move between threads, none of them keeps the

@@ -75,8 +75,8 @@ impl<'a> Code<'a> {
             ..Code::default()
         };
         // Each stack once: many samples may share a deep one.
-        let kinds = capture.stacks.iter().map(|s| (is_in(s, &FAULTS), is_in(s, &RECLAIM), collects(s)));
-        let kinds: Vec<(bool, bool, bool)> = kinds.collect();
+        let kinds = |s| (is_in(s, true, &FAULTS), is_in(s, true, &RECLAIM), is_in(s, false, &COLLECTING));
+        let kinds: Vec<(bool, bool, bool)> = capture.stacks.iter().map(kinds).collect();
         for sample in &capture.samples {
             let Some(pid) = pids.get(&sample.tid) else { continue };
             let counts = code.by_pid.entry(*pid).or_default();
@@ -153,13 +153,8 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Whether a thread collected garbage.
-fn collects(stack: &Stack) -> bool {
-    let mut frames = stack.frames.iter().filter(|f| !f.kernel);
-    frames.any(|f| COLLECTING.iter().any(|name| f.name.starts_with(name)))
-}
-
-fn is_in(stack: &Stack, functions: &[&str]) -> bool {
-    let mut frames = stack.frames.iter().filter(|f| f.kernel);
+/// Whether a thread was in a function with such a name, of the kernel or of its program.
+fn is_in(stack: &Stack, kernel: bool, functions: &[&str]) -> bool {
+    let mut frames = stack.frames.iter().filter(|f| f.kernel == kernel);
     frames.any(|f| functions.iter().any(|name| f.name.starts_with(name)))
 }

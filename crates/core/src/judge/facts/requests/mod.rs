@@ -17,6 +17,7 @@ pub mod tail;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use parshall_evidence::{Capture, HopKind, Service};
 
@@ -25,7 +26,7 @@ use super::part::{Blame, Part};
 use crate::judge::ledger::flow_rules::is_shut;
 use crate::stats::ratio;
 
-pub use classify::{is_collector, writes};
+pub use classify::{BACKGROUND_SHARE, is_collector, writes};
 pub use code::Code;
 pub use connects::Unanswered;
 pub use fact::{FLOOR_NS, PartFact, ServiceFact};
@@ -47,6 +48,8 @@ pub struct Requests<'a> {
     pub all: &'a [Service],
     /// Processes that answer requests on the account.
     pids: BTreeSet<u32>,
+    /// What all processes of the capture ran.
+    pub code: Arc<Code<'a>>,
 }
 
 impl<'a> Requests<'a> {
@@ -66,7 +69,9 @@ impl<'a> Requests<'a> {
             fact.slow = ratio(lost, fact.requests) >= FLOOR_NS;
             fact
         });
-        let mut requests = Requests { services: facts.collect(), all: services, pids: BTreeSet::new() };
+        let services_of = facts.collect();
+        let mut requests =
+            Requests { services: services_of, all: services, pids: BTreeSet::new(), code: Arc::new(code) };
         let seen = requests.counted().filter(|s| !s.rec.waited);
         requests.pids = seen.flat_map(|s| &s.rec.pids).copied().collect();
         requests

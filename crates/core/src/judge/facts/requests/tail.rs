@@ -3,6 +3,7 @@
 //! A request that computes, reads or sleeps for longer asked for more: nothing is wrong with it. The waits that it causes for others are
 //! lost to these, and so is time that nobody asks for: a CPU that others use, a quota, a lock that is held.
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use parshall_evidence::{Capture, HopKind, Service, Tail};
 
@@ -52,7 +53,7 @@ pub fn account<'a>(capture: &'a Capture, tails: &'a [Service], whole: &Requests<
     if tails.is_empty() {
         return Requests::default();
     }
-    let code = Code::new(capture);
+    let code = Arc::clone(&whole.code);
     let facts = tails.iter().filter_map(|rec| {
         let all = whole.counted().find(|service| !service.rec.waited && is_same(service.rec, rec))?;
         let mut fact = ServiceFact::new(rec, true, capture.window_ns as f64);
@@ -62,7 +63,7 @@ pub fn account<'a>(capture: &'a Capture, tails: &'a [Service], whole: &Requests<
     });
     let services: Vec<ServiceFact<'a>> = facts.collect();
     let pids: BTreeSet<u32> = services.iter().flat_map(|s| &s.rec.pids).copied().collect();
-    Requests { services, all: whole.all, pids }
+    Requests { services, all: whole.all, pids, code }
 }
 
 /// Two records of one service.
