@@ -329,8 +329,11 @@ struct socket_alloc {
 
 struct sk_buff {
 	struct sk_buff *next;
+	struct net_device *dev;
 	unsigned int len;
 	char cb[48];
+	unsigned char *head;
+	u16 network_header;
 };
 
 struct sk_buff_head {

@@ -19,8 +19,8 @@ pub(crate) struct KernelTypes {
     /// None when the kernel tells its types in a form that is not known here: libbpf then finds them by itself, more slowly.
     file: Option<File>,
     ids: Vec<u32>,
-    /// Names of types that are other names of types, those among the ones that were asked for.
-    typedefs: Vec<String>,
+    /// Names of type definitions and enumerations, those among the ones that were asked for.
+    named: Vec<String>,
 }
 
 impl KernelTypes {
@@ -32,9 +32,9 @@ impl KernelTypes {
         let wanted = names.map(str::as_bytes).collect();
         let followed_names: Vec<&[u8]> = followed.iter().map(|name| name.as_bytes()).collect();
         let reduced = small_btf::reduce(full.bytes(), &wanted, &followed_names);
-        match reduced.and_then(|(small, ids)| Some((in_memory(&small)?, ids, small_btf::typedefs(&small)?))) {
-            Some((file, ids, typedefs)) => Some(Self { file: Some(file), ids, typedefs }),
-            None => Some(Self { file: None, ids: ids_by_libbpf(followed)?, typedefs: Vec::new() }),
+        match reduced.and_then(|(small, ids)| Some((in_memory(&small)?, ids, small_btf::named_types(&small)?))) {
+            Some((file, ids, named)) => Some(Self { file: Some(file), ids, named }),
+            None => Some(Self { file: None, ids: ids_by_libbpf(followed)?, named: Vec::new() }),
         }
     }
 
@@ -43,9 +43,9 @@ impl KernelTypes {
         &self.ids
     }
 
-    /// Whether the kernel has the type definition, which must be one of those asked for; None when that is not known.
-    pub fn has(&self, typedef: &str) -> Option<bool> {
-        self.file.as_ref().map(|_| self.typedefs.iter().any(|name| name == typedef))
+    /// Whether the kernel has the type definition or enumeration, which must be one of those asked for; None when that is not known.
+    pub fn has(&self, name: &str) -> Option<bool> {
+        self.file.as_ref().map(|_| self.named.iter().any(|one| one == name))
     }
 
     /// The path by which libbpf opens them; valid as long as this is.

@@ -54,11 +54,11 @@ pub fn reduce(full: &[u8], wanted: &HashSet<&[u8]>, followed: &[&[u8]]) -> Optio
     Some((small.write(full)?, followed_ids))
 }
 
-/// The names of the type definitions in `types`. None when they are not understood.
-pub fn typedefs(types: &[u8]) -> Option<Vec<String>> {
+/// The names of the type definitions and enumerations in `types`. None when they are not understood.
+pub fn named_types(types: &[u8]) -> Option<Vec<String>> {
     let source = Source::parse(types)?;
     let all = (1..source.offsets.len() as u32).filter_map(|id| source.get(id));
-    let names = all.filter(|t| t.kind == kind::TYPEDEF).filter_map(|t| source.name(t.name));
+    let names = all.filter(|t| matches!(t.kind, kind::TYPEDEF | kind::ENUM)).filter_map(|t| source.name(t.name));
     Some(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
 }
 

@@ -226,12 +226,16 @@ pub struct NetCounts {
     /// Connections accepted, by the listener at which they arrived; empty on rungs that do not count them, and where there were
     /// none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub accepted: Vec<Accepted>,
+    pub accepted: Vec<AtListener>,
+    /// Segments that would have opened connections to the subject's listeners, and that a packet filter of this host dropped (netfilter: a
+    /// rule, or a full table of connections); empty on rungs and kernels that do not count them, and where there were none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filtered_syns: Vec<AtListener>,
 }
 
-/// Connections that arrived at a listener.
+/// Events at a listener.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accepted {
+pub struct AtListener {
     /// Inode of its network namespace.
     pub netns: u64,
     /// Its port.

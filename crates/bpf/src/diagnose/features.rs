@@ -85,6 +85,11 @@ pub const OLDER_ONLY: [Program; 2] = [CALL_SENDS, CALL_RECEIVES];
 const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
 const RECEIVE_LENGTH: Program = tracepoint("on_recv", "sock_recv_length", "6.3");
 
+/// The program for dropped packets. Its tracepoint is older than the reason in it.
+pub const ON_DROP: &str = "on_drop";
+/// The type of the reason.
+pub const DROP_REASON: &str = "skb_drop_reason";
+
 const fn exit(name: &'static str, function: &'static str) -> Program {
     Program { name, hook: Hook::Exit(function), since: "5.5" }
 }
@@ -154,6 +159,11 @@ pub const OBSERVATIONS: &[Observation] = &[
         &[tracepoint("on_reset_received", "tcp_receive_reset", "5.5")],
         "resets received are not counted",
         &["resets"],
+    ),
+    detail(
+        &[tracepoint(ON_DROP, "kfree_skb", "5.17")],
+        "SYNs that a packet filter of this host drops are not counted",
+        &["syn-loss"],
     ),
     detail(&[tracepoint("on_sys_enter", "sys_enter", "5.5")], "system calls are not counted", OF_SYSTEM_CALLS),
     detail(&[tracepoint("on_sys_exit", "sys_exit", "5.5")], "system calls and accepts are not seen", OF_SYSTEM_CALLS),

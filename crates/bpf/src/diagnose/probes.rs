@@ -178,6 +178,7 @@ const ALWAYS: &[&str] = &[
     "on_retransmit",
     "on_reset_sent",
     "on_reset_received",
+    "on_drop",
 ];
 
 /// Programs that run for every event. Those that take the place of others are beside them; only the loaded ones are attached.
@@ -564,6 +565,10 @@ fn absent(types: Option<&KernelTypes>) -> Vec<Refused> {
             reason: format!("this kernel has no tracepoint {name}"),
         })
         .collect();
+    if types.has(features::DROP_REASON) == Some(false) {
+        let reason = "this kernel gives no reason for drops".to_owned();
+        refused.push(Refused { program: features::ON_DROP.to_owned(), reason });
+    }
     refused.dedup();
     refused
 }

@@ -151,7 +151,8 @@ struct flow {
 
 /* The counted events of connections, in the order of struct net_value. */
 enum net_count {
-	NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_RST_BY_OPENER, NET_RST_FROM_OPENER, NET_N
+	NET_RETRANS, NET_RST_OUT, NET_RST_IN, NET_OPENED, NET_CLOSED, NET_ACCEPTED, NET_RST_BY_OPENER, NET_RST_FROM_OPENER,
+	NET_SYN_FILTERED, NET_N
 };
 
 struct net_key {

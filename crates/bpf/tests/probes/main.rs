@@ -3,6 +3,7 @@
 
 mod probed;
 
+mod drops;
 mod events;
 mod frames;
 mod interpreters;

@@ -1,5 +1,6 @@
 //! A child process that is probed, for tests that load the probes. Needs root.
 use std::io::Read;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use parshall_bpf::diagnose::{Config, Scope};
@@ -31,9 +32,17 @@ impl Talker {
 
     /// Runs the body `role` of this binary with `value` in the environment, until it says that it talks.
     pub fn start_as(role: &str, value: &str) -> Self {
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        Self::start_by(Command::new(std::env::current_exe().unwrap()).env("TALK", value), role)
+    }
+
+    /// The same by a command that runs the program which its last arguments name.
+    pub fn start_in(command: impl Fn(&[&str]) -> Command, role: &str) -> Self {
+        Self::start_by(&mut command(&[std::env::current_exe().unwrap().to_str().unwrap()]), role)
+    }
+
+    fn start_by(command: &mut Command, role: &str) -> Self {
+        let mut child = command
             .args(["--exact", role, "--ignored", "--nocapture", "--quiet"])
-            .env("TALK", value)
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()

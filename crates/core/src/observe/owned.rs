@@ -2,7 +2,7 @@
 //! and that is more than the subject: processes that it may wait for are observed with it.
 use std::collections::HashSet;
 
-use parshall_evidence::{Accepted, NetCounts};
+use parshall_evidence::{AtListener, NetCounts};
 
 use crate::sorting::StableSort as _;
 
@@ -33,6 +33,8 @@ pub struct Owned {
     pub resets_by_opener: u64,
     /// Resets received on connections that it had accepted.
     pub resets_from_opener: u64,
+    /// SYNs to the port that a packet filter dropped.
+    pub filtered_syns: u64,
 }
 
 /// The owners of listeners, by network namespace and port. Of a connection that nobody has read from yet, nothing else
@@ -84,11 +86,15 @@ pub fn of_subject(owned: impl IntoIterator<Item = Owned>, is_subject: impl Fn(&O
         net.resets_from_opener = net.resets_from_opener.saturating_add(one.resets_from_opener);
         net.opened = net.opened.saturating_add(one.opened);
         net.closed = net.closed.saturating_add(one.closed);
-        if one.accepted > 0 {
-            net.accepted.push(Accepted { netns: one.netns, port: one.port, count: one.accepted });
+        for (count, list) in [(one.accepted, &mut net.accepted), (one.filtered_syns, &mut net.filtered_syns)] {
+            if count > 0 {
+                list.push(AtListener { netns: one.netns, port: one.port, count });
+            }
         }
     }
-    net.accepted.stable_sort_by_key(|accepted| (accepted.netns, accepted.port));
+    for list in [&mut net.accepted, &mut net.filtered_syns] {
+        list.stable_sort_by_key(|at| (at.netns, at.port));
+    }
     net
 }
 
@@ -120,6 +126,6 @@ mod tests {
         let all = [of(100, 0, 3), mine, of(200, 0, 50), Owned { accepted: 9, ..of(0, 90, 50) }];
         let net = of_subject(all, |owned| owned.pid == 100 || owned.port == 80);
         assert_eq!((net.resets_sent, net.closed), (4, 4));
-        assert_eq!(net.accepted, [Accepted { netns: 1, port: 80, count: 4 }]);
+        assert_eq!(net.accepted, [AtListener { netns: 1, port: 80, count: 4 }]);
     }
 }

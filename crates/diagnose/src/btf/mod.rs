@@ -376,7 +376,10 @@ impl Window<'_> {
     fn net(&mut self, counters: &Counters) -> NetCounts {
         let observed = self.follower.subject(self.probes);
         let counts = self.probes.net_counts().into_iter();
-        let owned: Vec<Owned> = counts.map(|(key, value)| owned(key, value, &self.net0)).collect();
+        let mut owned: Vec<Owned> = counts.map(|(key, value)| owned(key, value, &self.net0)).collect();
+        // A filter also keeps scans of ports away at which nobody listens.
+        let nobodys = owned.iter_mut().filter(|one| !self.listeners.contains(&(one.netns, one.port)));
+        nobodys.for_each(|one| one.filtered_syns = 0);
         let by_port = owned.iter().filter(|one| one.pid == 0 && !one.followed);
         self.follower.know_listeners(by_port.map(|one| (one.netns, one.port)));
         let is_subject = |owned: &Owned| {
@@ -620,6 +623,7 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
         accepted: value.accepted - before.accepted,
         resets_by_opener: value.resets_by_opener - before.resets_by_opener,
         resets_from_opener: value.resets_from_opener - before.resets_from_opener,
+        filtered_syns: value.filtered_syns - before.filtered_syns,
     }
 }
 

@@ -29,4 +29,6 @@ pub struct NetValue {
     /// Of the resets sent, those on connections that this end had opened; of those received, those on accepted ones.
     pub resets_by_opener: u64,
     pub resets_from_opener: u64,
+    /// Segments that would have opened a connection to the port of the key, and that a packet filter dropped.
+    pub filtered_syns: u64,
 }

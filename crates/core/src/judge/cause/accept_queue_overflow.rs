@@ -166,7 +166,7 @@ fn dropped(facts: &Facts<'_>) -> f64 {
 fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
     let capture = facts.capture;
     let at =
-        |a: &&parshall_evidence::Accepted| listeners.iter().any(|l| l.netns == a.netns && l.local.port() == a.port);
+        |a: &&parshall_evidence::AtListener| listeners.iter().any(|l| l.netns == a.netns && l.local.port() == a.port);
     let counted = capture.net.accepted.iter().filter(at).fold(0u64, |n, a| n.saturating_add(a.count));
     if counted > 0 || capture.rung == parshall_evidence::Rung::Btf && !capture.net.accepted.is_empty() {
         return counted;

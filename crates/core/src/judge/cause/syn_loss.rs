@@ -1,15 +1,21 @@
 //! SYNs, or the answers to them, are lost: opening a connection takes 1 s, 3 s, 7 s.
 //!
+//! A packet filter of this host may drop them too (a rule with a rate, a full table of connections). TCP sees nothing of it, but the kernel
+//! tells the reason of each drop.
+//!
 //! Look-alikes: a listener that drops them for lack of room (`accept-queue-overflow`: its drops are counted), a host that does not
 //! answer at all.
-use parshall_evidence::ShareOf;
+use std::collections::BTreeSet;
+
+use parshall_evidence::{Place, ShareOf};
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied, place_of, stalls, who};
 use super::common::Waits;
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::Unanswered;
-use crate::judge::facts::{Blame, Facts, Spent, network};
+use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
@@ -19,10 +25,12 @@ pub const CAUSE: Cause = Cause {
     id: "syn-loss",
     title: "Segments that open connections are lost",
     test,
-    symptom: |facts| record::rose(facts, REPEATED) as f64,
+    symptom: |facts| (record::rose(facts, REPEATED) + filtered(facts)) as f64,
     testable: |facts| record::counters(facts) || record::flows(facts),
 };
 
+/// Fewer SYNs that were lost do not matter.
+const FEW_DROPS: u64 = 3;
 /// How often a SYN, or the answer to one, was sent again.
 const REPEATED: &str = "TcpExt.TCPSynRetrans";
 
@@ -31,6 +39,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         .and_then(|waits| Some((Unanswered::of(facts.capture, waits.leaf.pid)?, waits)));
     if let Some((to, waits)) = unanswered {
         return gone(waits, to).holds();
+    }
+    if filtered(facts) >= FEW_DROPS {
+        return by_filter(facts).holds();
     }
     let counters = facts.capture.counters.as_ref();
     let repeated = record::rose(facts, REPEATED);
@@ -41,7 +52,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if lost.ns == 0.0 && counters.is_none() {
         return Outcome::Untested("the counters of repeated SYNs were not read".to_string());
     }
-    if overflows > 0 || (lost.ns == 0.0 && repeated < 3) {
+    if overflows > 0 || (lost.ns == 0.0 && repeated < FEW_DROPS) {
         let denial = Denial::of(count(repeated, "SYNs", "repeated, answers to them included")).beside(count(
             opened,
             "connections",
@@ -83,6 +94,43 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
+/// SYNs to the subject's listeners that a packet filter of this host dropped.
+fn filtered(facts: &Facts<'_>) -> u64 {
+    facts.capture.net.filtered_syns.iter().map(|at| at.count).fold(0, u64::saturating_add)
+}
+
+/// The candidate for SYNs that a packet filter of this host drops.
+fn by_filter(facts: &Facts<'_>) -> Candidate {
+    let net = &facts.capture.net;
+    let dropped = filtered(facts);
+    let at = |port: u16| net.filtered_syns.iter().any(|one| one.port == port);
+    let accepted = net.accepted.iter().filter(|one| at(one.port)).map(|one| one.count).fold(0, u64::saturating_add);
+    let ports: BTreeSet<String> = net.filtered_syns.iter().map(|one| one.port.to_string()).collect();
+    let ports: Vec<String> = ports.into_iter().collect();
+    let noun = if ports.len() == 1 { "port" } else { "ports" };
+    let summary = format!(
+        "A packet filter of this host dropped {} to {noun} {}, while {} accepted: whoever sent one tries again after {}.",
+        units::plural(dropped, "SYN", "SYNs"),
+        ports.join(", "),
+        units::plural(accepted, "connection was", "connections were"),
+        units::duration(network::SYN_TIMEOUT_NS)
+    );
+    let evidence = vec![
+        words::counted("SYNs that netfilter dropped", dropped),
+        words::counted("connections accepted there meanwhile", accepted),
+    ];
+    let fix = "Find the rule that drops them: `nft list ruleset` (or `iptables-save -c`) shows limits and counters, `conntrack -S` a table of \
+               connections that is full (drop, early_drop; then raise net.netfilter.nf_conntrack_max). Raise the limit, or let it count \
+               single sources instead of all together.";
+    let mut candidate = Candidate::new(Lost::default(), Place::default(), summary, evidence, fix);
+    candidate.always_wrong = true;
+    candidate.gaps.push(Gap::Inferred("that those who are kept out are clients, whom the filter should let in"));
+    let wait_ns = dropped as f64 * network::SYN_TIMEOUT_NS;
+    let of = accepted.saturating_add(dropped);
+    candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: dropped, of, wait_ns });
+    candidate
+}
+
 /// Requests wait until their service gives up connections that nobody answers.
 fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
     let who = named(waits.leaf);
@@ -107,7 +155,7 @@ fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FlowState, HopKind, Release, Role, ShareOf};
+    use parshall_evidence::{AtListener, Confidence, FlowState, HopKind, Release, Role, ShareOf, Status};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -129,6 +177,28 @@ mod tests {
         let report = judge(&lossy);
         assert_eq!(report.findings[0].share_of, ShareOf::FlowTime);
         assert!(report.findings[0].share > 0.9, "{}", report.findings[0].share);
+    }
+
+    #[test]
+    fn syns_that_a_filter_of_this_host_drops() {
+        let verdict = |dropped: u64| {
+            let quick = Hops::new().thread(100, 101, "web").on(HopKind::OnCpu, "");
+            let mut capture = with(ServiceBuilder::new(8080).requests(72, 0.2).part(quick, 1.0));
+            capture.net.accepted = vec![AtListener { netns: 1, port: 8080, count: 72 }];
+            capture.net.filtered_syns = vec![AtListener { netns: 1, port: 8080, count: dropped }];
+            judge(&capture)
+        };
+        let report = verdict(36);
+        assert_eq!(report.verdict.cause.as_deref(), Some("syn-loss"), "{report:#?}");
+        assert_eq!(
+            report.verdict.summary,
+            "A packet filter of this host dropped 36 SYNs to port 8080, while 72 connections were accepted: whoever sent one tries again \
+             after 1.00 s."
+        );
+        let finding = &report.findings[0];
+        assert_eq!((finding.share_of, finding.confidence), (ShareOf::Connections, Confidence::Medium));
+        assert!((finding.share - 1.0 / 3.0).abs() < 0.01, "{}", finding.share);
+        assert_eq!(verdict(2).verdict.status, Status::Healthy, "by chance, or one who knocks at each door");
     }
 
     #[test]

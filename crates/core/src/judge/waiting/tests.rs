@@ -1,6 +1,6 @@
 //! Hand-made scenes: who owes an answer, who holds it up, and what owes nothing.
 use parshall_evidence::{
-    Accepted, Capture, Counters, FdKind, FlowState, ListenerCounters, Release, Status, SyscallCell, Waiting,
+    AtListener, Capture, Counters, FdKind, FlowState, ListenerCounters, Release, Status, SyscallCell, Waiting,
     WaitingEnd, WaitingThread,
 };
 use proptest::prelude::*;
@@ -455,7 +455,7 @@ fn a_queue_that_nobody_takes_from_keeps_the_latest_waiting_too() {
         let listener =
             ListenerCounters { local: queued.local, netns: 1, pid: 100, drops: 0, queued: (before, after), limit: 10 };
         capture.counters = Some(Counters { listeners: vec![listener], ..Counters::default() });
-        capture.net.accepted = vec![Accepted { netns: 1, port: 7000, count: came }];
+        capture.net.accepted = vec![AtListener { netns: 1, port: 7000, count: came }];
         capture
     };
     let deaf = judge(&of(5, 11, 6));
