@@ -280,6 +280,8 @@ listed! {
         Client "client",
         /// For the receiver to take what it sends.
         Send "send",
+        /// In the socket of this thread, which wrote it: Nagle's algorithm waits for an ACK, and the receiver waits for the data.
+        Held "held",
         /// For a connection to be established.
         Connect "connect",
         /// On the way between two sockets of this host.

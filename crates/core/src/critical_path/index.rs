@@ -55,6 +55,8 @@ pub struct Rest {
     pub before: SocketCall,
     /// The data that was then awaited came with it.
     pub last: SocketCall,
+    /// The write that it came from, where the sender's socket held the data.
+    pub held: Option<SocketCall>,
 }
 
 impl Rest {
@@ -604,7 +606,7 @@ impl<'a> Index<'a> {
         let bytes = first_part.fold(0u32, |sum, call| sum.saturating_add(call.bytes));
         let answered_ns = request.end_ns.saturating_sub(last.at_ns);
         let is_one = bytes >= HEAD_MIN_BYTES && answered_ns <= last.since_ns.saturating_sub(before.at_ns) / SOON;
-        is_one.then_some(Rest { before, last })
+        is_one.then_some(Rest { before, last, held: None })
     }
 
     /// The state of a served connection's client in a span of time in which nothing comes from it.

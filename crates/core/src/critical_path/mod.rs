@@ -14,6 +14,7 @@ mod computed;
 mod connection;
 mod heartbeat;
 mod held;
+mod held_part;
 mod index;
 #[cfg(test)]
 mod jobs;

@@ -1,5 +1,5 @@
 //! The steps and pieces of a critical path: data of [`super::walk`].
-use parshall_evidence::timeline::OffCpu;
+use parshall_evidence::timeline::{OffCpu, SocketCall};
 use parshall_evidence::{FlowId, HopKind};
 
 /// The object that a step of a path refers to beside its thread.
@@ -77,6 +77,11 @@ impl Step {
     /// A sleep.
     pub fn of(off: &OffCpu, kind: HopKind) -> Step {
         Step { tid: off.tid, kind, syscall: off.syscall, target: Target::None, stack: off.stack }
+    }
+
+    /// Data that lies in the socket on which this call wrote them.
+    pub fn held(sent: &SocketCall) -> Step {
+        Step::new(sent.tid, HopKind::Held).to(Target::Remote(sent.socket))
     }
 
     /// The same, with what it refers to.

@@ -53,6 +53,16 @@ impl Index<'_> {
         slept.inspect(|off| self.note(off))
     }
 
+    /// Whether a thread accepted a connection in the turn that its own timer began: it had left it in the queue until then.
+    pub fn timer_lets_in(&self, tid: u32, socket: FlowId) -> bool {
+        let accepted = self.timeline.calls.get(&socket).and_then(|calls| calls.first());
+        let at = accepted.filter(|call| call.op == Op::Accept && call.tid == tid).map(|call| call.at_ns);
+        let sleep = at.and_then(|at| Some((at, self.last_sleep(tid, at)?)));
+        sleep.is_some_and(|(at, off)| {
+            off.waker == Waker::HardIrq && self.wait(off) == Wait::Multiplex && at - off.end_ns <= RELEASED_NS
+        })
+    }
+
     /// The last receive of a thread in a span of time, if it is from a server that its process has a limit of several requests for, and the
     /// thread has sent nothing there since.
     fn heard(&self, tid: u32, from: u64, to: u64) -> Option<&SocketCall> {

@@ -6,7 +6,7 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::{Answer, Client, Index, Rest};
+use super::index::{Answer, Client, Index};
 use super::requests::Request;
 use super::step::{Next, Piece, Step, Target, Task};
 use crate::wait::Wait;
@@ -130,7 +130,10 @@ impl<'a> Walk<'a> {
         self.job = request.job;
         match (
             request.reply_tid,
-            self.index.rest_of(request).filter(|rest| read <= rest.before.at_ns && rest.last.at_ns <= hi),
+            self.index
+                .held_part(request)
+                .or_else(|| self.index.rest_of(request))
+                .filter(|rest| read <= rest.before.at_ns && rest.last.at_ns <= hi),
         ) {
             (Some(tid), Some(rest)) => {
                 self.thread(reader, read, rest.before.at_ns, task);
@@ -154,34 +157,6 @@ impl<'a> Walk<'a> {
             },
             (None, _) => self.unanswered(request, read, hi, task),
         }
-    }
-
-    /// The time between two parts of a request: the client's, unless its own thread waits for the service meanwhile.
-    fn rest(&mut self, rest: &Rest) {
-        let Rest { before, last } = *rest;
-        let socket = before.socket;
-        let from = before.at_ns;
-        let arrived = last.since_ns.clamp(from, last.at_ns);
-        let step = Step::new(before.tid, HopKind::Client);
-        let client = self.index.client_of(socket, (from, arrived));
-        let waits = match client {
-            Client::Waits { tid, .. } => Some(tid),
-            Client::Works | Client::Unseen => None,
-        };
-        let timer = client != Client::Works && self.index.is_timer_between(rest, waits);
-        match client {
-            Client::Waits { .. } | Client::Unseen if timer => {
-                self.within(step, |w| w.emit(Step::new(waits.unwrap_or(0), HopKind::Timer), arrived - from));
-            }
-            Client::Works => self.emit(step.to(Target::Remote(socket)), arrived - from),
-            Client::Waits { tid, socket } => {
-                let waits = Step::new(tid, HopKind::Reply).to(Target::Remote(socket));
-                self.within(step, |w| w.emit(waits, arrived - from));
-            }
-            Client::Unseen => self.within(step, |w| w.emit(Step::new(0, HopKind::Unseen), arrived - from)),
-        }
-        let unread = Step::new(last.tid, HopKind::Unread);
-        self.within(unread, |w| w.thread(last.tid, arrived, last.at_ns, Task::Unread { socket }));
     }
 
     /// A request without a reply. A thread that went on to others left it to something: a request sent elsewhere, or what
@@ -459,8 +434,9 @@ impl<'a> Walk<'a> {
                 self.reply(Step::of(off, HopKind::Reply), socket, begin, wake);
                 Next::Before(begin)
             }
-            (Waker::SoftIrq | Waker::HardIrq, Task::Unread { .. }) if self.leaves_waiting(wake - begin) => {
+            (Waker::SoftIrq | Waker::HardIrq, Task::Unread { socket }) if self.leaves_waiting(wake - begin) => {
                 let step = match self.index.serves_in(off) {
+                    _ if self.index.timer_lets_in(off.tid, socket) => Step::of(off, HopKind::Timer),
                     Some(socket) => Step::of(off, HopKind::Client).to(Target::Remote(socket)),
                     None => Step::of(off, HopKind::Idle),
                 };
@@ -737,7 +713,11 @@ impl<'a> Walk<'a> {
         let unread = |since: &u64| (!read || *since > read_until) && !self.index.receives_after(id, *since, hi);
         let sent = self.index.last_send(id, hi).map(|call| call.since_ns).filter(unread);
         let (Some(sent), Some((reader, queue))) = (sent, self.index.reader_to_be(id)) else {
-            let step = Step::new(0, HopKind::Network);
+            let step = self
+                .index
+                .held_reply(id, hi)
+                .filter(|_| read)
+                .map_or(Step::new(0, HopKind::Network), |sent| Step::held(&sent));
             return if read { self.emit(step, hi.saturating_sub(at)) } else { self.emit_here(hi.saturating_sub(at)) };
         };
         let from = sent.clamp(at, hi);

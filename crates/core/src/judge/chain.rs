@@ -189,6 +189,7 @@ fn resource(hop: &Hop) -> &str {
         HopKind::Client => "client",
         HopKind::Reply | HopKind::Send | HopKind::Connect if !hop.target.is_empty() => &hop.target,
         HopKind::Reply | HopKind::Send | HopKind::Connect => "peer",
+        HopKind::Held => "ack",
         HopKind::Network => "network",
         HopKind::OtherRequest => "other request",
         HopKind::AcceptQueue | HopKind::Unread => "reader",
@@ -232,6 +233,10 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         HopKind::Send => format!(
             "waits until{} takes what it sends",
             if hop.target.is_empty() { " the receiver".to_string() } else { target(" ") }
+        ),
+        HopKind::Held => format!(
+            "has written the rest{}, and its socket holds it until the first part is acknowledged",
+            target(" for ")
         ),
         HopKind::Connect => format!("waits for a connection{}", target(" to ")),
         HopKind::Network => "data is on the way".to_string(),

@@ -5,8 +5,8 @@
 use parshall_evidence::{Hop, HopKind};
 
 use HopKind::{
-    AcceptQueue, Client, Connect, Deadlock, Disk, Idle, Kernel, Lock, Memory, NameServer, Network, OnCpu, OtherRequest,
-    Pipe, Reply, RunQueue, Send, Stopped, Throttled, Timer, Turn, Unread, Unseen, Worker,
+    AcceptQueue, Client, Connect, Deadlock, Disk, Held, Idle, Kernel, Lock, Memory, NameServer, Network, OnCpu,
+    OtherRequest, Pipe, Reply, RunQueue, Send, Stopped, Throttled, Timer, Turn, Unread, Unseen, Worker,
 };
 
 /// The party or the mechanism that a piece of lost time belongs to.
@@ -141,7 +141,7 @@ const NONE: EvidenceTypes =
 /// The table: a row for each cause.
 #[rustfmt::skip]
 pub const TABLE: &[EvidenceTypes] = &[
-    EvidenceTypes { cause: "nagle-delayed-ack", flows: &[Blame::NagleDelack, Blame::PeerHeld], ..NONE },
+    EvidenceTypes { cause: "nagle-delayed-ack", waits: &[Held], flows: &[Blame::NagleDelack, Blame::PeerHeld], ..NONE },
     EvidenceTypes { cause: "nagle-hold", flows: &[Blame::Nagle], ..NONE },
     EvidenceTypes { cause: "cork-held", flows: &[Blame::Cork], ..NONE },
     EvidenceTypes { cause: "packet-loss", flows: &[Blame::Loss, Blame::Rto, Blame::Cwnd], ..NONE },

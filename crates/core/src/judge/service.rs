@@ -172,6 +172,7 @@ fn label(kind: HopKind) -> &'static str {
         HopKind::NameServer => "waiting for a name server",
         HopKind::Pipe => "waiting for a pipe or a UNIX socket",
         HopKind::Send => "waiting for a receiver",
+        HopKind::Held => "held by Nagle's algorithm",
         HopKind::Connect => "connecting",
         HopKind::Network => "on the way on this host",
         HopKind::OtherRequest => "waiting for another request",

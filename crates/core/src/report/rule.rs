@@ -163,6 +163,9 @@ fn request_state(state: &str) -> Option<&'static str> {
         "pipe" => "The thread slept for a pipe, a terminal or a UNIX socket.",
         "client" => "The thread slept for the rest of the request.",
         "send" => "The thread slept until the receiver took what it sent.",
+        "held" => {
+            "Its second part lay in the socket of its sender, whose first part was read: Nagle's algorithm held it."
+        }
         "connect" => "The thread slept until a connection was established.",
         "network" => "The request or its reply was on the way between two sockets of this host.",
         "other-request" => "The requested data came with another request: nobody owed the answer before.",

@@ -411,6 +411,21 @@ fn who_sleeps_over_descriptors_beside_a_connection_does_not_watch_the_listener()
 }
 
 #[test]
+fn who_accepts_in_the_turn_of_a_timer_has_waited_for_it() {
+    // It serves others meanwhile, and watches the listener again from the end of the timer on.
+    let script = || {
+        let script =
+            not_accepted().socket(3, served_socket(7000), 101).sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::SoftIrq);
+        script.receives(101, 3, 40 * MS, 41 * MS).sends(101, 3, 42 * MS)
+    };
+    let limited = script().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::HardIrq);
+    has(&only(limited), "101:AcceptQueue > 101:Timer", 46 * MS + 900_000);
+    // The end of a connection lets the next one in.
+    let full = script().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::SoftIrq);
+    has(&only(full), "101:AcceptQueue > 101:Idle", 46 * MS + 900_000);
+}
+
+#[test]
 fn the_end_of_a_connection_is_not_what_a_request_waited_for() {
     // Two requests in one loop: each asks 9000, and hears a little more after the reply before it answers.
     let mut script = Script::new();

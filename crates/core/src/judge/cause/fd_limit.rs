@@ -166,9 +166,10 @@ mod tests {
         counters.listeners.truncate(1);
         none.counters = Some(counters);
         assert_eq!(verdict_of(&none), "no-dominant-cause");
-        // A process that computes meanwhile watches its listener.
+        // A process that sleeps for a request meanwhile has no time to watch its listener.
         let mut busy = capture(79, 96);
-        busy.services[0].path[0].hops[1].kind = HopKind::Timer;
+        let leaf = &mut busy.services[0].path[0].hops[1];
+        (leaf.kind, leaf.syscall) = (HopKind::Timer, "clock_nanosleep".to_string());
         assert_eq!(verdict_of(&busy), "serialized-service");
     }
 

@@ -3,12 +3,16 @@
 //!
 //! Look-alikes: a cork (nothing is in flight), a retransmission timeout (something is retransmitted), a slow peer (its ACK
 //! comes at once, only its reply is late), Nagle alone (released after one round trip).
+//!
+//! Of a service that requests wait for, and whose sockets have no account, it is known by its writes: see [`Spent::Held`].
 use parshall_evidence::{Evidence, Figure, Release};
 
 use super::base::{Candidate, Cause, Outcome, denied, nodelay_is_on, not_lost, place_of, stalls, try_command};
+use super::common::{Waits, not_spent};
+use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
 use crate::judge::denial::amount;
-use crate::judge::facts::{Blame, Facts, FlowFact, Lost, is_client};
+use crate::judge::facts::{Blame, Facts, FlowFact, Lost, Spent, is_client};
 use crate::judge::ledger::flow::State;
 use crate::judge::record;
 use crate::judge::words;
@@ -19,14 +23,18 @@ pub const CAUSE: Cause = Cause {
     id: "nagle-delayed-ack",
     title: "Small writes wait for a delayed ACK",
     test,
-    symptom: |facts| facts.share_in(&[State::HeldByNagleDelayedAck, State::PeerHeld]),
-    testable: record::flows,
+    symptom: |facts| {
+        facts.share_in(&[State::HeldByNagleDelayedAck, State::PeerHeld]) + facts.requests.share(Spent::Held)
+    },
+    testable: |facts| record::flows(facts) || record::requests(facts),
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let lost =
         facts.lost(|p| matches!(p.blame, Blame::NagleDelack | Blame::PeerHeld) && !nodelay(&facts.flows[p.flow]));
-    let Some(worst) = lost.worst() else { return why_not(facts) };
+    let Some(worst) = lost.worst() else {
+        return Waits::on(facts, Spent::Held).map_or_else(|| why_not(facts), |waits| of_requests(waits).holds());
+    };
     let own = facts.lost(|p| p.blame == Blame::NagleDelack && p.flow == worst).ns;
     let held_here = own * 2.0 >= lost.by_flow[0].1;
     let timers = timers_seen(facts, if held_here { Blame::NagleDelack } else { Blame::PeerHeld });
@@ -42,6 +50,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let holder = if held_here { Some(worst) } else { flow.pair };
     candidate.trial = holder.and_then(|holder| try_command(facts, holder, "nodelay"));
     candidate.holds()
+}
+
+/// The candidate for requests that wait for what a process on their way has written, and its socket holds.
+fn of_requests(waits: Waits<'_, '_>) -> Candidate {
+    let writer = named(waits.leaf);
+    let to = units::or(&waits.leaf.target, "the other end");
+    let summary = waits.summary(&format!(
+        "{writer} writes what it sends to {to} in two parts. Nagle holds the second until the first is acknowledged; the \
+         receiver has nothing to send yet, and its delayed-ACK timer sends that ACK: {} a request.",
+        waits.each()
+    ));
+    let fix =
+        format!("Write both parts at once in {writer} (writev or a buffer), or set TCP_NODELAY on its socket to {to}.");
+    waits.candidate(summary, Vec::new(), fix)
 }
 
 fn nodelay(flow: &FlowFact<'_>) -> bool {
@@ -134,6 +156,9 @@ fn evidence(facts: &Facts<'_>, lost: &Lost, timers: u64, held_here: bool) -> Vec
 }
 
 fn why_not(facts: &Facts<'_>) -> Outcome {
+    if facts.requests.share(Spent::Held) > 0.0 {
+        return not_spent(facts, Spent::Held);
+    }
     let states = [State::HeldByNagleDelayedAck, State::PeerHeld];
     let otherwise = "with TCP_NODELAY on, under 1 ms each, or counted at the other end";
     let outcome = not_lost(facts, "waiting for a delayed ACK", &states, otherwise);
@@ -150,7 +175,7 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, Confidence, FlowState, Role, Rung, Status};
+    use parshall_evidence::{Capture, Confidence, FlowState, HopKind, Role, Rung, Status};
 
     use super::*;
     use crate::judge::judge;
@@ -173,6 +198,28 @@ mod tests {
 
     fn first(capture: &Capture) -> parshall_evidence::Finding {
         judge(capture).findings.into_iter().next().expect("a finding")
+    }
+
+    #[test]
+    fn a_process_on_the_way_writes_in_two_parts() {
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        let service = |way: Hops| {
+            let held = way.thread(200, 201, "php-fpm").on(HopKind::Held, "").target("127.0.0.1:6379");
+            judge(&with(ServiceBuilder::new(7000).requests(60, 40.0).part(held, 0.95).cpu(0.05)))
+        };
+        let asks = Hops::new().thread(100, 101, "nginx").on(HopKind::Reply, "epoll_wait").target("127.0.0.1:9000");
+        let asks = asks.thread(200, 201, "php-fpm").on(HopKind::Reply, "poll").target("127.0.0.1:6379");
+        let report = service(asks.thread(300, 301, "redis-server").on(HopKind::Client, ""));
+        assert_eq!(
+            report.verdict.summary,
+            "php-fpm 200 writes what it sends to 127.0.0.1:6379 in two parts. Nagle holds the second until the \
+             first is acknowledged; the receiver has nothing to send yet, and its delayed-ACK timer sends that ACK: 38.0 ms a \
+             request."
+        );
+        assert_eq!(report.findings[0].cause, "nagle-delayed-ack");
+        // The service's own client writes so: the account of its flow has that.
+        let own = service(Hops::new().thread(100, 101, "nginx").on(HopKind::Client, ""));
+        assert!(own.findings.is_empty(), "{:?}", own.findings);
     }
 
     #[test]

@@ -96,6 +96,24 @@ mod tests {
     }
 
     #[test]
+    fn a_timer_before_which_nobody_is_accepted() {
+        let service = |own: u32, syscall: &str| {
+            let way = Hops::new().thread(100, 101, "haproxy").on(HopKind::AcceptQueue, "");
+            let way = way.thread(100, own, "haproxy").on(HopKind::Timer, syscall);
+            judge(&with(ServiceBuilder::new(7000).requests(200, 20.0).workers(2).part(way, 0.98).cpu(0.02)))
+        };
+        let report = service(101, "epoll_wait");
+        assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"));
+        assert_eq!(
+            report.verdict.summary,
+            "haproxy 100 does not accept yet: it waits for a timer in epoll_wait, 19.6 ms a request."
+        );
+        // A worker that sleeps for the request in its hands is one of too few.
+        assert_eq!(service(101, "clock_nanosleep").verdict.cause.as_deref(), Some("workers-exhausted"));
+        assert_eq!(service(102, "epoll_wait").verdict.cause.as_deref(), Some("workers-exhausted"));
+    }
+
+    #[test]
     fn time_between_replies_is_none_where_no_others_wait() {
         let evidence = |service: ServiceBuilder| {
             let report = judge(&with(service));

@@ -68,6 +68,7 @@ pub fn fate(spent: Spent) -> (Fate, &'static str) {
         Spent::NotAccepted => (Lost, "nobody takes the connection"),
         Spent::Mutual => (Lost, "each side waits for the other"),
         Spent::Network => (Lost, "the receiver does not take it"),
+        Spent::Held => (Lost, "it lies in a socket that Nagle's algorithm keeps back"),
         Spent::Other => (Lost, "no cause claims it"),
     }
 }

@@ -9,8 +9,8 @@ use super::crypto::CRYPTO_SHARE;
 use super::fact::{FLOOR_NS, PartFact, ServiceFact, typical_ns};
 use super::pool::{UsedUp, gives_nothing, used_up};
 use super::queue::{
-    connections_of, has_several_listeners, is_full, keeps_connections, needs_what_is_scarce, queue_of,
-    short_of_descriptors, turn_of, workers_keep_one_each,
+    accepts_at_timer, connections_of, has_several_listeners, is_full, keeps_connections, needs_what_is_scarce,
+    queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
 };
 use super::spent::Spent;
 use crate::judge::evidence_type;
@@ -173,6 +173,9 @@ impl<'c> Context<'c> {
             HopKind::NameServer => Spent::Dns,
             HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
+            // The account of the flow has what the service's own clients send.
+            HopKind::Held if hops.len() == 2 && hops[0].kind == HopKind::Client => Spent::Work,
+            HopKind::Held => Spent::Held,
             HopKind::Disk if is_log(leaf) => Spent::Log,
             // A wait that nothing has ended reads nothing back.
             HopKind::Disk if !self.service.waited && self.reads_back(leaf, part.rec.ns) => Spent::Memory,
@@ -274,6 +277,7 @@ impl<'c> Context<'c> {
             .map_or(self.service.workers, |(_, at_a_time)| at_a_time);
         let behind_others = if at_a_time <= 1 { Spent::Serial } else { Spent::Workers };
         match leaf.kind {
+            HopKind::Timer if accepts_at_timer(&part.rec.hops) => Spent::Timer,
             HopKind::Timer if queued => behind_others,
             HopKind::Worker if queued && keeps_connections(self.services, &part.rec.hops) => behind_others,
             // Several wait for a server at a time and no more: with more of them, fewer would wait here.

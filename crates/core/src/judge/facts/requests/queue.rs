@@ -1,9 +1,10 @@
 //! Waits of requests for others: in front of which process, and for which limit.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, DescriptorUse, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
+use parshall_evidence::{Capture, DescriptorUse, FdKind, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
 
 use crate::judge::ledger::flow_rules::serves;
+use crate::wait::Wait;
 
 /// The service whose requests a process reads.
 fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
@@ -83,6 +84,12 @@ const RESERVE: f64 = 0.75;
 pub fn is_full(part: &PathPart) -> bool {
     let hops = part.hops.as_slice();
     matches!(hops, [.., queue, leaf] if queue.kind == HopKind::AcceptQueue && leaf.kind == HopKind::Idle)
+}
+
+/// Whether requests wait to be accepted until a timer of the thread that accepts ends its wait for events: it has left its listener alone.
+pub fn accepts_at_timer(hops: &[Hop]) -> bool {
+    let waits_for_events = |leaf: &Hop| Wait::of(&leaf.syscall, FdKind::None, 0) == Wait::Multiplex;
+    matches!(hops, [.., queue, leaf] if queue.kind == HopKind::AcceptQueue && queue.tid == leaf.tid && waits_for_events(leaf))
 }
 
 /// The descriptors of a process that has hardly more open than it allows itself.

@@ -55,6 +55,8 @@ pub enum Spent {
     NotAccepted,
     /// For the rest of a request, while its client waits for the service: neither goes on.
     Mutual,
+    /// In the socket of who wrote it, until an earlier write is acknowledged.
+    Held,
     /// On the way between sockets.
     Network,
     /// For something that no cause claims.
@@ -91,6 +93,7 @@ impl Spent {
             Spent::Setup => "connection-per-request",
             Spent::NotAccepted => "accept-queue-overflow",
             Spent::Descriptors => "fd-limit",
+            Spent::Held => "nagle-delayed-ack",
             Spent::Work
             | Spent::Flow
             | Spent::Unseen
@@ -130,6 +133,7 @@ impl Spent {
             Spent::Descriptors => "waiting for a descriptor",
             Spent::NotAccepted => "in the accept queue",
             Spent::Mutual => "each side waiting for the other",
+            Spent::Held => "held by Nagle's algorithm",
             Spent::Network => "on the way on this host",
             Spent::Other => "blocked otherwise",
         }
