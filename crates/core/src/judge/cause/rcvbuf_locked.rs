@@ -57,9 +57,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::Role;
+    use parshall_evidence::{FlowState, Release, Role};
 
-    use crate::testkit::{bound_by_window, capture, verdict_of};
+    use crate::judge::judge;
+    use crate::testkit::{FlowBuilder, MS, bound_by_window, capture, verdict_of};
 
     #[test]
     fn a_fixed_buffer_below_the_path_s_capacity() {
@@ -72,6 +73,42 @@ mod tests {
         receiver.record.last.bytes_received = receiver.record.first.bytes_received + 100_000;
         assert_eq!(verdict_of(&capture(vec![receiver], vec![])), "healthy");
         assert_eq!(sender.record.role, Role::Client);
+    }
+
+    /// Replies of this many windows, one after the other, over a connection whose other end is elsewhere.
+    fn replies(windows: u64) -> FlowBuilder {
+        let (_, mut receiver) = bound_by_window();
+        let window = u64::from(receiver.record.last.rcv_wnd);
+        let received = receiver.record.received_bytes();
+        receiver = receiver.every(20 * MS, 0, 19 * MS, FlowState::IdleAfterSend, Release::RxData);
+        let calls = &mut receiver.record.calls;
+        (calls.exchanges, calls.sends) = (received / (windows * window), received / (windows * window));
+        (calls.small_sends, calls.send_bytes) = (calls.sends, 100 * calls.sends);
+        receiver.record.cells.retain(|cell| cell.state != FlowState::IdleAfterRecv);
+        receiver.record.last.userlocks = 2;
+        receiver
+    }
+
+    #[test]
+    fn replies_of_many_windows_are_streams() {
+        assert_eq!(verdict_of(&capture(vec![replies(10)], vec![])), "rcvbuf-locked");
+        // A reply that fits in its window waits for whoever makes it.
+        assert_ne!(verdict_of(&capture(vec![replies(1)], vec![])), "rcvbuf-locked");
+    }
+
+    #[test]
+    fn who_waits_for_a_proxy_waits_for_what_limits_its_other_side() {
+        let upstream = replies(10);
+        let client = FlowBuilder::new(5, Role::Client)
+            .owner(300, 301)
+            .every(20 * MS, 0, 18 * MS, FlowState::IdleAfterSend, Release::RxData)
+            .talks(40, 100);
+        let mut proxy = FlowBuilder::new(6, Role::Server).to(&client).owner(200, 202).talks(40, 100);
+        proxy = proxy.cell(FlowState::IdleAfterSend, Release::AppSend, 900 * MS, 40);
+        let report = judge(&capture(vec![upstream, client.clone(), proxy.clone()], vec![]));
+        assert_eq!(report.verdict.cause.as_deref(), Some("rcvbuf-locked"), "{report:#?}");
+        // A proxy that asks nobody thinks by itself.
+        assert_eq!(verdict_of(&capture(vec![client, proxy], vec![])), "peer-think-time");
     }
 
     #[test]

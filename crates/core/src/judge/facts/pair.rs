@@ -78,7 +78,7 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
         held || p.blame == Blame::PeerThink
     });
     let account = think_account(facts, &raw.parts);
-    let outbound = outbound_waits(facts, &raw.parts);
+    let outside = Outside::new(facts, &raw.parts);
     let mut explained = vec![0.0; facts.flows.len()];
     let mut kept = Vec::with_capacity(raw.parts.len());
     for mut part in raw.parts {
@@ -87,7 +87,8 @@ pub fn resolve(facts: &Facts<'_>, raw: Raw) -> (Vec<Part>, Vec<f64>) {
             Some(other) => explained_by_peer(facts, &part, other, &reasons, &thinking, account[other]),
             None => 0.0,
         };
-        let share = share.max(explained_by_outbound(facts, &part, &outbound)).clamp(0.0, 1.0);
+        let beyond = explained_by_outbound(facts, &part, &outside).max(explained_by_passing_on(facts, &part, &outside));
+        let share = share.max(beyond).clamp(0.0, 1.0);
         explained[part.flow] += part.ns * share;
         part.ns *= 1.0 - share;
         if let Some(other) =
@@ -210,25 +211,56 @@ fn spans_of(facts: &Facts<'_>, parts: &[Part], take: impl Fn(&Part) -> bool) -> 
     raw.into_iter().map(Spans::union).collect()
 }
 
-/// When a process waited for somebody outside of the capture, by process.
-fn outbound_waits(facts: &Facts<'_>, parts: &[Part]) -> BTreeMap<u32, Spans> {
-    let mut raw: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
-    for part in parts {
-        let flow = &facts.flows[part.flow];
-        let outside = matches!(
-            part.blame,
-            Blame::PeerThink | Blame::PeerWindow | Blame::Rto | Blame::Loss | Blame::Cwnd | Blame::NagleDelack
-        );
-        if let (true, None, Some((begin, ns))) = (outside, flow.pair, part.span) {
-            raw.entry(flow.rec.pid).or_default().push((begin, begin.saturating_add(ns)));
+/// What processes have to do with others outside of the capture.
+#[derive(Default)]
+struct Outside {
+    /// When a process waited for somebody there.
+    waits: BTreeMap<u32, Spans>,
+    /// Bytes that it received from there.
+    heard: BTreeMap<u32, u64>,
+}
+
+impl Outside {
+    fn new(facts: &Facts<'_>, parts: &[Part]) -> Outside {
+        let mut raw: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+        for part in parts {
+            let flow = &facts.flows[part.flow];
+            let outside = matches!(
+                part.blame,
+                Blame::PeerThink | Blame::PeerWindow | Blame::Rto | Blame::Loss | Blame::Cwnd | Blame::NagleDelack
+            );
+            if let (true, None, Some((begin, ns))) = (outside, flow.pair, part.span) {
+                raw.entry(flow.rec.pid).or_default().push((begin, begin.saturating_add(ns)));
+            }
         }
+        let mut heard: BTreeMap<u32, u64> = BTreeMap::new();
+        for flow in facts.flows.iter().filter(|flow| flow.pair.is_none()) {
+            let bytes = heard.entry(flow.rec.pid).or_default();
+            *bytes = bytes.saturating_add(flow.rec.received_bytes());
+        }
+        Outside { waits: raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans))).collect(), heard }
     }
-    raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans))).collect()
+
+    /// The share of a time in which the process waited for somebody outside.
+    fn share(&self, pid: u32, (begin, ns): (u64, u64)) -> f64 {
+        let covered = |spans: &Spans| ratio(spans.covered(begin, begin.saturating_add(ns)) as f64, ns as f64);
+        self.waits.get(&pid).map_or(0.0, covered)
+    }
+}
+
+/// A wait for a process of this host that waits for somebody outside, and passes on what it hears from there: the wait belongs to that
+/// connection of the process.
+fn explained_by_passing_on(facts: &Facts<'_>, part: &Part, outside: &Outside) -> f64 {
+    let pair = facts.flows[part.flow].pair.map(|other| &facts.flows[other]);
+    let (Blame::PeerThink, Some((begin, ns)), Some(other)) = (part.blame, part.span, pair) else { return 0.0 };
+    let heard = outside.heard.get(&other.rec.pid).is_some_and(|bytes| *bytes >= other.rec.acked_bytes() / 2);
+    let share = outside.share(other.rec.pid, (begin, ns));
+    if heard && share >= 0.8 { share } else { 0.0 }
 }
 
 /// A thread that owes an answer or a read and waits for another connection of its process, which itself waits for
 /// somebody outside: the wait belongs to that connection.
-fn explained_by_outbound(facts: &Facts<'_>, part: &Part, outbound: &BTreeMap<u32, Spans>) -> f64 {
+fn explained_by_outbound(facts: &Facts<'_>, part: &Part, outside: &Outside) -> f64 {
     let (Blame::AppBlocked | Blame::ReaderBlocked, Some((begin, ns)), Some(off)) = (part.blame, part.span, part.off)
     else {
         return 0.0;
@@ -238,8 +270,6 @@ fn explained_by_outbound(facts: &Facts<'_>, part: &Part, outbound: &BTreeMap<u32
     if !matches!(wait, Wait::Multiplex | Wait::SocketReceive | Wait::SocketSend) {
         return 0.0;
     }
-    let share = outbound
-        .get(&facts.flows[part.flow].rec.pid)
-        .map_or(0.0, |spans| ratio(spans.covered(begin, begin.saturating_add(ns)) as f64, ns as f64));
+    let share = outside.share(facts.flows[part.flow].rec.pid, (begin, ns));
     if share >= 0.8 { share } else { 0.0 }
 }

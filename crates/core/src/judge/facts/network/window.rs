@@ -24,6 +24,8 @@ pub const RCVBUF_LOCK: u8 = 2;
 const RTT_MIN_NS: f64 = 5e5;
 /// A window that is used up once a round trip gives this share of itself per round trip.
 const FULL_EACH_RTT: f64 = 0.6;
+/// A reply of as many windows is a stream by itself.
+const LONG_REPLY_WINDOWS: u64 = 4;
 /// A buffer this near to the largest that the kernel gives will not grow.
 const AT_CAP: f64 = 0.9;
 /// The most bytes that the kernel sends at once over the shortest paths: the largest superframe.
@@ -222,15 +224,30 @@ fn receive_rtt_ns(flow: &FlowFact<'_>, figures: Option<&SocketFigures>) -> f64 {
     if estimate > 0.0 { estimate } else { rtt_ns(flow) }
 }
 
+/// The time in which a receiver could have received more, by the states that its account has it in: all of a stream that comes in, and of
+/// replies that are many windows long what it waits for them. None of others.
+fn receiving(flow: &FlowFact<'_>) -> Option<(f64, &'static [State])> {
+    let window = u64::from(flow.rec.last.rcv_wnd);
+    let long = flow.rec.calls.exchanges.max(1).saturating_mul(LONG_REPLY_WINDOWS).saturating_mul(window);
+    match flow.shape {
+        Shape::StreamIn => Some((flow.ledger.wall_ns, &[State::NothingToSend, State::PeerThinking])),
+        Shape::RequestReply if flow.rec.received_bytes() >= long => {
+            Some((flow.ledger.wall_ns - flow.ledger.of(State::NothingToSend), &[State::PeerThinking]))
+        }
+        _ => None,
+    }
+}
+
 /// Adds the time of receivers whose own window is what limits them, where the sender is not in the capture to show it.
 pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     let mut added: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
     for (index, flow) in facts.flows.iter().enumerate() {
-        if flow.pair.is_some() || flow.shape != Shape::StreamIn || rtt_ns(flow) < RTT_MIN_NS {
+        let Some((receiving_ns, states)) = receiving(flow) else { continue };
+        if flow.pair.is_some() || rtt_ns(flow) < RTT_MIN_NS {
             continue;
         }
         let received = flow.rec.received_bytes() as f64;
-        let per_rtt = ratio(received, flow.ledger.wall_ns) * receive_rtt_ns(flow, facts.figures(flow.rec.id));
+        let per_rtt = ratio(received, receiving_ns) * receive_rtt_ns(flow, facts.figures(flow.rec.id));
         let window = f64::from(flow.rec.last.rcv_wnd);
         if window == 0.0 || per_rtt < FULL_EACH_RTT * window {
             continue;
@@ -239,7 +256,7 @@ pub fn add_receivers(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         let of_flow = added.entry(index).or_default();
         // In the time that was observed: what is summed up of parts is scaled.
         let round_trips = |ns: f64| (ns / flow.ledger.scale.max(1.0) / rtt_ns(flow)).round() as u64;
-        for state in [State::NothingToSend, State::PeerThinking] {
+        for &state in states {
             let ns = flow.ledger.of(state);
             if ns > 0.0 {
                 of_flow.push(whole(index, blame, state, (ns, flow.ledger.scale), round_trips(ns)));
