@@ -163,7 +163,7 @@ pub const OBSERVATIONS: &[Observation] = &[
     detail(
         &[tracepoint(ON_DROP, "kfree_skb", "5.17")],
         "SYNs that a packet filter of this host drops are not counted",
-        &["syn-loss"],
+        &[],
     ),
     detail(&[tracepoint("on_sys_enter", "sys_enter", "5.5")], "system calls are not counted", OF_SYSTEM_CALLS),
     detail(&[tracepoint("on_sys_exit", "sys_exit", "5.5")], "system calls and accepts are not seen", OF_SYSTEM_CALLS),

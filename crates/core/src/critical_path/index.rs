@@ -119,6 +119,8 @@ pub struct Index<'a> {
     usual_wakers: BTreeMap<u32, u32>,
     /// By process and address of a futex, the first threads that slept for it, two at most, with the begin of a sleep.
     sleepers: HashMap<(u32, u64), [(u32, u64); 2]>,
+    /// See [`super::local_queue`].
+    pub(super) local_wakes: HashMap<u32, Vec<(u64, u32)>>,
     /// By thread, from when to when it had a request to answer, in order.
     at_work: HashMap<u32, Vec<(u64, u64)>>,
     /// By process, when it answered requests, and on which socket.
@@ -188,6 +190,7 @@ impl<'a> Index<'a> {
             timer_between_ns: None,
             usual_wakers,
             sleepers: HashMap::new(),
+            local_wakes: HashMap::new(),
             at_work: HashMap::new(),
             answers: HashMap::new(),
             limits: HashMap::new(),
@@ -197,6 +200,7 @@ impl<'a> Index<'a> {
             used: None,
         };
         index.sleepers = index.find_sleepers();
+        index.local_wakes = index.find_local_wakes();
         index.at_work = index.find_work();
         index.answers = index.find_answers();
         index.find_limits();
@@ -229,20 +233,6 @@ impl<'a> Index<'a> {
     /// The times off the CPU that were noted, by thread and begin, and who usually ends sleeps in futex.
     pub fn into_noted(self) -> (HashSet<(u32, u64)>, BTreeMap<u32, u32>) {
         (self.used.map(RefCell::into_inner).unwrap_or_default(), self.usual_wakers)
-    }
-
-    fn find_sleepers(&self) -> HashMap<(u32, u64), [(u32, u64); 2]> {
-        let mut sleepers = HashMap::new();
-        let sleeps = self.timeline.off_cpu.values().flatten().filter(|off| off.target != 0);
-        for off in sleeps.filter(|off| self.wait(off) == Wait::Futex) {
-            let Some(names) = self.names(off.tid) else { continue };
-            let this = (off.tid, off.begin_ns);
-            let [first, second] = sleepers.entry((names.pid, off.target)).or_insert([this; 2]);
-            if first.0 != off.tid && first == second {
-                *second = this;
-            }
-        }
-        sleepers
     }
 
     fn find_work(&self) -> HashMap<u32, Vec<(u64, u64)>> {

@@ -21,6 +21,7 @@ mod jobs;
 mod kept;
 mod latency;
 mod limit;
+mod local_queue;
 mod messages;
 mod one_way;
 mod overlap;

@@ -2,6 +2,8 @@
 //!
 //! A thread that gives a connection back wakes one of those that wait for one, or all of them. All but one find nothing, wait again, and
 //! wake the next one by releasing the lock of the pool: a wake-up passes through many threads that had nothing to give.
+use std::collections::HashMap;
+
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
 
@@ -51,6 +53,21 @@ impl Index<'_> {
         let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
         let slept = offs[..offs.partition_point(|off| off.end_ns <= at)].iter().rfind(sleeps);
         slept.inspect(|off| self.note(off))
+    }
+
+    /// By process and address of a futex, the first threads that slept for it.
+    pub(super) fn find_sleepers(&self) -> HashMap<(u32, u64), [(u32, u64); 2]> {
+        let mut sleepers = HashMap::new();
+        let sleeps = self.timeline.off_cpu.values().flatten().filter(|off| off.target != 0);
+        for off in sleeps.filter(|off| self.wait(off) == Wait::Futex) {
+            let Some(names) = self.names(off.tid) else { continue };
+            let this = (off.tid, off.begin_ns);
+            let [first, second] = sleepers.entry((names.pid, off.target)).or_insert([this; 2]);
+            if first.0 != off.tid && first == second {
+                *second = this;
+            }
+        }
+        sleepers
     }
 
     /// Whether a thread accepted a connection in the turn that its own timer began: it had left it in the queue until then.

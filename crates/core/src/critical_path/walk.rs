@@ -680,6 +680,7 @@ impl<'a> Walk<'a> {
     /// A sleep that ended when another thread did something.
     fn woken(&mut self, off: &OffCpu, kind: HopKind, span: (u64, u64)) -> Next {
         match off.waker {
+            Waker::Thread(by) if kind == HopKind::Pipe && self.queued_locally(off, by, span) => Next::Before(span.0),
             Waker::Thread(by) => self.woken_by(off, kind, by, span),
             _ => {
                 let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };

@@ -3,6 +3,8 @@
 //! A packet filter of this host may drop them too (a rule with a rate, a full table of connections). TCP sees nothing of it, but the kernel
 //! tells the reason of each drop.
 //!
+//! So does a listener whose queue of half-open connections is full, where SYN cookies are off (tcp_conn_request() in net/ipv4/tcp_input.c).
+//!
 //! Look-alikes: a listener that drops them for lack of room (`accept-queue-overflow`: its drops are counted), a host that does not
 //! answer at all.
 use std::collections::BTreeSet;
@@ -25,7 +27,9 @@ pub const CAUSE: Cause = Cause {
     id: "syn-loss",
     title: "Segments that open connections are lost",
     test,
-    symptom: |facts| (record::rose(facts, REPEATED) + filtered(facts)) as f64,
+    symptom: |facts| {
+        (record::rose(facts, REPEATED) as f64) + filtered(facts) as f64 + record::rose(facts, HALF_OPEN) as f64
+    },
     testable: |facts| record::counters(facts) || record::flows(facts),
 };
 
@@ -33,6 +37,8 @@ pub const CAUSE: Cause = Cause {
 const FEW_DROPS: u64 = 3;
 /// How often a SYN, or the answer to one, was sent again.
 const REPEATED: &str = "TcpExt.TCPSynRetrans";
+/// How many SYNs were dropped because the queue of half-open connections was full.
+const HALF_OPEN: &str = "TcpExt.TCPReqQFullDrop";
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let unanswered = Waits::on(facts, Spent::Connect)
@@ -42,6 +48,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     if filtered(facts) >= FEW_DROPS {
         return by_filter(facts).holds();
+    }
+    if record::rose(facts, HALF_OPEN) >= FEW_DROPS {
+        return by_half_open(facts).holds();
     }
     let counters = facts.capture.counters.as_ref();
     let repeated = record::rose(facts, REPEATED);
@@ -131,6 +140,39 @@ fn by_filter(facts: &Facts<'_>) -> Candidate {
     candidate
 }
 
+/// The candidate for SYNs that a listener drops because connections whose handshake does not end fill its queue.
+fn by_half_open(facts: &Facts<'_>) -> Candidate {
+    let dropped = record::rose(facts, HALF_OPEN);
+    let listeners = facts.capture.counters.iter().flat_map(|counters| &counters.listeners);
+    let listener = listeners.filter(|listener| listener.drops > 0).max_by_key(|listener| listener.drops);
+    let accepted = facts.capture.net.accepted.iter().map(|at| at.count).fold(0, u64::saturating_add);
+    let who = listener.map_or("A listener".to_string(), |listener| format!("The listener on {}", listener.local));
+    let summary = format!(
+        "{who} dropped {} while {} accepted: connections whose handshake does not end fill its queue, and SYN cookies are off. A client \
+         that is turned away tries again after 1 s, 3 s, 7 s.",
+        units::plural(dropped, "SYN", "SYNs"),
+        units::plural(accepted, "connection was", "connections were"),
+    );
+    let mut evidence = vec![
+        words::counted("SYNs dropped because the queue of half-open connections was full", dropped),
+        words::counted("connections accepted", accepted),
+    ];
+    evidence.extend(listener.map(|listener| words::counted("connections that may be half-open", listener.limit)));
+    let of_port = listener.map_or(String::new(), |listener| format!(" 'sport = :{}'", listener.local.port()));
+    let fix = format!(
+        "`sysctl -w net.ipv4.tcp_syncookies=1` lets clients in while the queue is full. Who fills it: `ss -tn state syn-recv{of_port}` (a \
+         SYN flood, a health check that never ends its handshake, answers that do not reach their clients). A larger queue: listen()'s \
+         backlog and net.ipv4.tcp_max_syn_backlog."
+    );
+    let place = Place { pid: listener.map(|listener| listener.pid).filter(|pid| *pid != 0), ..Place::default() };
+    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
+    candidate.always_wrong = true;
+    let wait_ns = dropped as f64 * network::SYN_TIMEOUT_NS;
+    let of = accepted.saturating_add(dropped);
+    candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: dropped, of, wait_ns });
+    candidate
+}
+
 /// Requests wait until their service gives up connections that nobody answers.
 fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
     let who = named(waits.leaf);
@@ -155,11 +197,11 @@ fn gone(mut waits: Waits<'_, '_>, unanswered: Unanswered) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{AtListener, Confidence, FlowState, HopKind, Release, Role, ShareOf, Status};
+    use parshall_evidence::{AtListener, Confidence, Counters, FlowState, HopKind, Release, Role, ShareOf, Status};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::{FlowBuilder, MS, capture, rose, verdict_of};
+    use crate::testkit::{FlowBuilder, MS, capture, listener, rose, verdict_of};
 
     #[test]
     fn connections_that_wait_for_an_answer_to_their_syn() {
@@ -199,6 +241,23 @@ mod tests {
         assert_eq!((finding.share_of, finding.confidence), (ShareOf::Connections, Confidence::Medium));
         assert!((finding.share - 1.0 / 3.0).abs() < 0.01, "{}", finding.share);
         assert_eq!(verdict(2).verdict.status, Status::Healthy, "by chance, or one who knocks at each door");
+    }
+
+    #[test]
+    fn a_queue_of_half_open_connections_that_is_full() {
+        let verdict = |dropped: u64| {
+            let mut capture = capture(vec![FlowBuilder::new(1, Role::Server).talks(20, 64)], vec![]);
+            let counters = rose(&[(super::HALF_OPEN, dropped), ("TcpExt.TCPSynRetrans", 63), ("Tcp.PassiveOpens", 5)]);
+            capture.counters = Some(Counters { listeners: vec![listener(7000, dropped)], ..counters });
+            capture.net.accepted = vec![AtListener { netns: 1, port: 7000, count: 5 }];
+            judge(&capture).verdict
+        };
+        let full = verdict(103);
+        assert_eq!(full.cause.as_deref(), Some("syn-loss"), "{full:?}");
+        assert!(full.summary.contains("dropped 103 SYNs while 5 connections were accepted"), "{}", full.summary);
+        assert!(full.summary.contains("SYN cookies are off"), "{}", full.summary);
+        // Others are lost on the path.
+        assert!(verdict(0).summary.contains("63 were repeated"), "{}", verdict(0).summary);
     }
 
     #[test]

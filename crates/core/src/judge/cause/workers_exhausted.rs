@@ -32,10 +32,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
     let (holder, at_a_time) = waits.queue().unwrap_or((waits.leaf, waits.service.rec.workers));
+    let workers = match at_a_time {
+        1 => "the only worker".to_string(),
+        several => format!("one of {}", units::plural(u64::from(several), "worker", "workers")),
+    };
     let summary = waits.summary(&format!(
-        "Requests wait {} until one of {} of {} is free; {} {did}.",
+        "Requests wait {} until {workers} of {} is free; {} {did}.",
         waits.each(),
-        units::plural(u64::from(at_a_time), "worker", "workers"),
         units::or(&holder.process, "the service"),
         named(waits.last_thread())
     ));
@@ -116,6 +119,25 @@ mod tests {
     use crate::judge::judge;
     use crate::testkit::FlowBuilder;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+
+    #[test]
+    fn a_server_at_a_unix_socket_that_serves_one_at_a_time() {
+        let verdict = |between: HopKind| {
+            let way = Hops::new().thread(100, 101, "smtpd").on(HopKind::Pipe, "read");
+            let way = way.thread(200, 201, "saslauthd").on(between, "");
+            let way = way.on(HopKind::Reply, "select").target("127.0.0.1:1143");
+            let way = way.thread(300, 301, "imapd").on(HopKind::Timer, "clock_nanosleep");
+            judge(&with(ServiceBuilder::new(25).requests(60, 200.0).workers(5).part(way, 0.98).cpu(0.02)))
+        };
+        let report = verdict(HopKind::Unread);
+        assert_eq!(report.verdict.cause.as_deref(), Some("workers-exhausted"), "{report:#?}");
+        let begin = "Requests wait 196 ms until the only worker of saslauthd is free; ";
+        assert!(report.verdict.summary.starts_with(begin), "{}", report.verdict.summary);
+        let fix = &report.findings[0].fix.text;
+        assert!(fix.starts_with("Run more workers of saslauthd"), "{fix}");
+        // Nobody was before it: it waits for what its server waits for.
+        assert_eq!(verdict(HopKind::Worker).verdict.cause.as_deref(), Some("timer-wait"));
+    }
 
     #[test]
     fn workers_that_keep_idle_connections() {

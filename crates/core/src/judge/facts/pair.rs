@@ -216,6 +216,8 @@ fn spans_of(facts: &Facts<'_>, parts: &[Part], take: impl Fn(&Part) -> bool) -> 
 struct Outside {
     /// When a process waited for somebody there.
     waits: BTreeMap<u32, Spans>,
+    /// When it expected more from there, however short each time was: the next part of a reply comes a round trip later.
+    silence: BTreeMap<u32, Spans>,
     /// Bytes that it received from there.
     heard: BTreeMap<u32, u64>,
 }
@@ -234,18 +236,24 @@ impl Outside {
             }
         }
         let mut heard: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut silent: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for flow in facts.flows.iter().filter(|flow| flow.pair.is_none()) {
             let bytes = heard.entry(flow.rec.pid).or_default();
             *bytes = bytes.saturating_add(flow.rec.received_bytes());
+            let silence = flow.ledger.intervals.iter().filter(|interval| interval.state == State::PeerThinking);
+            let spans = silence.filter_map(|interval| interval.span);
+            silent.entry(flow.rec.pid).or_default().extend(spans.map(|(begin, ns)| (begin, begin.saturating_add(ns))));
         }
-        Outside { waits: raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans))).collect(), heard }
+        let union =
+            |raw: BTreeMap<u32, Vec<(u64, u64)>>| raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans)));
+        Outside { waits: union(raw).collect(), silence: union(silent).collect(), heard }
     }
+}
 
-    /// The share of a time in which the process waited for somebody outside.
-    fn share(&self, pid: u32, (begin, ns): (u64, u64)) -> f64 {
-        let covered = |spans: &Spans| ratio(spans.covered(begin, begin.saturating_add(ns)) as f64, ns as f64);
-        self.waits.get(&pid).map_or(0.0, covered)
-    }
+/// The share of a time in which the process waited for somebody outside.
+fn share_of(waits: &BTreeMap<u32, Spans>, pid: u32, (begin, ns): (u64, u64)) -> f64 {
+    let covered = |spans: &Spans| ratio(spans.covered(begin, begin.saturating_add(ns)) as f64, ns as f64);
+    waits.get(&pid).map_or(0.0, covered)
 }
 
 /// A wait for a process of this host that waits for somebody outside, and passes on what it hears from there: the wait belongs to that
@@ -254,7 +262,7 @@ fn explained_by_passing_on(facts: &Facts<'_>, part: &Part, outside: &Outside) ->
     let pair = facts.flows[part.flow].pair.map(|other| &facts.flows[other]);
     let (Blame::PeerThink, Some((begin, ns)), Some(other)) = (part.blame, part.span, pair) else { return 0.0 };
     let heard = outside.heard.get(&other.rec.pid).is_some_and(|bytes| *bytes >= other.rec.acked_bytes() / 2);
-    let share = outside.share(other.rec.pid, (begin, ns));
+    let share = share_of(&outside.silence, other.rec.pid, (begin, ns));
     if heard && share >= 0.8 { share } else { 0.0 }
 }
 
@@ -270,6 +278,6 @@ fn explained_by_outbound(facts: &Facts<'_>, part: &Part, outside: &Outside) -> f
     if !matches!(wait, Wait::Multiplex | Wait::SocketReceive | Wait::SocketSend) {
         return 0.0;
     }
-    let share = outside.share(facts.flows[part.flow].rec.pid, (begin, ns));
+    let share = share_of(&outside.waits, facts.flows[part.flow].rec.pid, (begin, ns));
     if share >= 0.8 { share } else { 0.0 }
 }

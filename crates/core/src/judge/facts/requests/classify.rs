@@ -10,7 +10,7 @@ use super::fact::{FLOOR_NS, PartFact, ServiceFact, typical_ns};
 use super::pool::{UsedUp, gives_nothing, used_up};
 use super::queue::{
     accepts_at_timer, connections_of, has_several_listeners, is_full, keeps_connections, needs_what_is_scarce,
-    queue_of, short_of_descriptors, turn_of, workers_keep_one_each,
+    queue_of, queued_locally, short_of_descriptors, turn_of, workers_keep_one_each,
 };
 use super::spent::Spent;
 use crate::judge::evidence_type;
@@ -272,6 +272,9 @@ impl<'c> Context<'c> {
 
     /// A wait whose last hop is neither a CPU nor a device, and that no lock stands before.
     fn waiting(&self, part: &PartFact<'_>, leaf: &Hop) -> Spent {
+        if queued_locally(&part.rec.hops).is_some() && !needs_what_is_scarce(leaf) {
+            return Spent::Workers;
+        }
         let queued = is_queued(part);
         let at_a_time = queue_of(self.services, &part.rec.hops, self.capture)
             .map_or(self.service.workers, |(_, at_a_time)| at_a_time);
@@ -320,7 +323,8 @@ impl<'c> Context<'c> {
         // Behind `outstanding` cheap requests a wait is that many times as long as one of them.
         let queue_ns = 2.0 * self.outstanding.max(1.0) * all_ns;
         let explained = waits_ns <= queue_ns || waits_ns < CHEAP_NS;
-        if others_first && self.is_hot(leaf) {
+        // Who holds a lock that others wait for is no busy worker unless it serves requests itself.
+        if others_first && self.is_hot(leaf) && (!is_locked(part) || self.code.hot.serves(leaf.tid)) {
             return Spent::HotThread;
         }
         if leaf.kind == HopKind::RunQueue && waits_ns >= CHEAP_NS && self.crowds_itself_out(leaf.pid, waits_ns) {

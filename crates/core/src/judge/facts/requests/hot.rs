@@ -92,6 +92,11 @@ impl<'a> Hot<'a> {
         hot
     }
 
+    /// Whether a thread reads or answers requests.
+    pub fn serves(&self, tid: u32) -> bool {
+        self.serves.contains(&tid)
+    }
+
     /// This thread is never idle, while others could serve the service and are.
     pub fn is_hot(&self, tid: u32, service: &Service) -> bool {
         let Some(thread) = self.by_tid.get(&tid).filter(|thread| self.cpus >= 2 && awake(thread) >= HOT_SHARE) else {

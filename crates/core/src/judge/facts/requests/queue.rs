@@ -13,10 +13,14 @@ fn service_of(services: &[Service], pid: u32) -> Option<&Service> {
 
 /// The first hop in front of which requests lie unread, and how many its service works on at a time: by the limit that was counted, or
 /// else by the threads that read or answer; or, where it accepts only when another connection is served, by the processes that have one
-/// each. None where no queue of a known service is on the way.
+/// each; or, where it is asked over a UNIX socket, by the threads that serve one at a time each there. None where no other queue of a known
+/// service is on the way.
 pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop], capture: &Capture) -> Option<(&'h Hop, u32)> {
     let at = hops.iter().position(|hop| hop.kind.is_queue())?;
     let hop = &hops[at];
+    if queued_locally(hops).is_some_and(|local| std::ptr::eq(local, hop)) {
+        return Some((hop, hop.threads.max(1)));
+    }
     let service = service_of(services, hop.pid)?;
     let at_a_time = limit_in_hands(services, hop.pid).map_or(service.workers, |limit| limit.most);
     let in_turn = hop.kind == HopKind::AcceptQueue && hops.get(at + 1).is_some_and(|next| next.kind == HopKind::Client);
@@ -26,6 +30,12 @@ pub fn queue_of<'h>(services: &[Service], hops: &'h [Hop], capture: &Capture) ->
     let held = connections_of(capture, service.address.port());
     let one_each = held.values().filter(|connections| **connections == 1).count();
     Some((hop, at_a_time.max(u32::try_from(one_each).unwrap_or(u32::MAX))))
+}
+
+/// The hop in front of which requests wait behind others that its process serves one at a time, where it is asked over a UNIX socket.
+pub fn queued_locally(hops: &[Hop]) -> Option<&Hop> {
+    let mut pairs = hops.windows(2).filter(|pair| pair[0].kind == HopKind::Pipe && pair[1].kind == HopKind::Unread);
+    pairs.find_map(|pair| (pair[0].pid != pair[1].pid).then_some(&pair[1]))
 }
 
 /// The limit on what the service of a process has in its hands, if it has one.
