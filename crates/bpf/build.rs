@@ -87,6 +87,9 @@ fn generate(source: &Path, to: &Path, args: &[std::ffi::OsString]) {
         .source(source)
         .obj(to.with_extension("bpf.o"))
         .clang_args(args)
+        // No program has this name: the code stays as it is. Formatting the bytes of the objects takes longer than compiling this crate's
+        // build script, and rustup's minimal profile has no rustfmt.
+        .rustfmt("")
         .build_and_generate(to.with_extension("skel.rs"))
         .unwrap_or_else(|e| {
             println!("cargo:error=the BPF probes of {} do not compile: {e:#}", source.display());
@@ -97,7 +100,7 @@ fn generate(source: &Path, to: &Path, args: &[std::ffi::OsString]) {
     let skeleton = std::fs::read_to_string(&path).expect("it was written");
     // The object is the last item of the skeleton's module.
     let (code, _) =
-        skeleton.split_once("    #[unsafe(link_section = \".bpf.objs\")]").expect("the skeleton has the object");
+        skeleton.split_once("#[unsafe(link_section = \".bpf.objs\")]").expect("the skeleton has the object");
     assert_eq!(code.matches(OPENED).count(), 1, "the skeleton opens its object in one place");
     let code = code.replace(OPENED, "ObjectSkeletonConfigBuilder::new(DATA.bytes())");
     let data = format!("    static DATA: crate::packed::Packed = {packed};\n}}\n");
