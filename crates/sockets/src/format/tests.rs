@@ -1,6 +1,7 @@
-//! Decodes the output of the encoders with independent decoders: a protobuf decoder built from the published schema, and
+//! Decodes the output of the encoders with independent decoders: a reader of protobuf by the text of the published schema, and
 //! serde_json. Also compares the published documents, which `BLESS=1 cargo test -p parshall-sockets` rewrites.
 mod contrib;
+mod published;
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +10,15 @@ use parshall_core::sockets::{Dump, Row, value_names};
 use parshall_core::text::is_printable;
 use parshall_evidence::socket::{Completeness, FIELDS, SocketRecord, Visitor};
 use proptest::prelude::*;
-use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, ReflectMessage, Value};
 
+use self::published::{Message, Schema, messages};
 use super::Encoder;
 use super::json::Json;
 use super::protobuf::Protobuf;
 use super::text::{TableStyle, Text};
 use crate::sink::delivery::Chunk;
 use crate::sink::kafka::envelope::{EnvelopeBuilder, Framing};
+use crate::testkit::peers::python;
 use crate::testkit::samples::{self, Owned, any_row};
 
 fn root() -> PathBuf {
@@ -46,56 +48,10 @@ fn documents() {
     golden(&root().join("docs/sockets-schema.md"), &schema::document());
 }
 
-fn pool(file: &str) -> DescriptorPool {
+fn published(file: &str) -> Schema {
     the_published_documents_are_those_of_the_fields();
-    let include = root().join("proto");
-    let set =
-        protox::compile([format!("parshall/sockets/v1/{file}")], [include]).expect("the published schema compiles");
-    DescriptorPool::from_file_descriptor_set(set).expect("it is whole")
-}
-
-fn row_type() -> MessageDescriptor {
-    pool("sockets.proto").get_message_by_name("parshall.sockets.v1.Row").expect("Row")
-}
-
-/// Splits a stream into its messages.
-fn messages(mut bytes: &[u8]) -> Vec<&[u8]> {
-    let mut messages = Vec::new();
-    while !bytes.is_empty() {
-        let (length, used) = read_varint(bytes);
-        let (message, rest) = bytes[used..].split_at(length as usize);
-        messages.push(message);
-        bytes = rest;
-    }
-    messages
-}
-
-fn read_varint(bytes: &[u8]) -> (u64, usize) {
-    let mut value = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * at);
-        if byte & 0x80 == 0 {
-            return (value, at + 1);
-        }
-    }
-    panic!("a varint without an end");
-}
-
-fn number(message: &DynamicMessage, name: &str) -> u64 {
-    match &*message.get_field_by_name(name).unwrap_or_else(|| panic!("{name} is in the schema")) {
-        Value::U32(n) => u64::from(*n),
-        Value::U64(n) => *n,
-        Value::EnumNumber(n) => *n as u64,
-        other => panic!("{name} is {other:?}"),
-    }
-}
-
-fn text(message: &DynamicMessage, name: &str) -> Vec<u8> {
-    match &*message.get_field_by_name(name).unwrap_or_else(|| panic!("{name} is in the schema")) {
-        Value::String(s) => s.as_bytes().to_vec(),
-        Value::Bytes(b) => b.to_vec(),
-        other => panic!("{name} is {other:?}"),
-    }
+    let path = root().join("proto/parshall/sockets/v1").join(file);
+    Schema::parse(&std::fs::read_to_string(path).expect("the published schema"))
 }
 
 /// The fields of a record by their names.
@@ -115,72 +71,67 @@ fn fields(record: &SocketRecord) -> Vec<(u32, &'static str, u64, Option<[u8; 16]
     all.0
 }
 
-fn check_message(message: &DynamicMessage, dump: &Dump, row: &Row<'_>) {
-    assert_eq!(message.unknown_fields().count(), 0);
-    assert_eq!(number(message, "at_unix_ns"), dump.at_unix_ns);
-    assert_eq!(number(message, "sequence"), dump.sequence);
-    assert_eq!(text(message, "host"), dump.host.as_bytes());
-    assert_eq!(text(message, "backend"), dump.backend.as_bytes());
+fn check_message(message: &Message<'_>, dump: &Dump, row: &Row<'_>) {
+    assert_eq!(message.number("at_unix_ns"), dump.at_unix_ns);
+    assert_eq!(message.number("sequence"), dump.sequence);
+    assert_eq!(message.text("host"), dump.host.as_bytes());
+    assert_eq!(message.text("backend"), dump.backend.as_bytes());
     let mut written = 0;
     for (number_, name, value, bytes) in fields(row.record) {
         match bytes {
-            None => assert_eq!(number(message, name), value, "{name}"),
+            None => assert_eq!(message.number(name), value, "{name}"),
             Some(bytes) if wire(number_) == Wire::Address => {
                 let length = if row.record.family == 2 { 4 } else { 16 };
-                assert_eq!(text(message, name), bytes[..length], "{name}");
+                assert_eq!(message.text(name), &bytes[..length], "{name}");
             }
             Some(bytes) => {
                 let length = bytes.iter().position(|b| *b == 0).unwrap_or(16);
                 let ascii = bytes[..length].is_ascii();
-                assert_eq!(text(message, name), if ascii { &bytes[..length] } else { &[] }, "{name}");
+                assert_eq!(message.text(name), if ascii { &bytes[..length] } else { &[] }, "{name}");
             }
         }
-        let field = message.descriptor().get_field_by_name(name).expect("in the schema");
-        assert_eq!(field.number(), number_);
-        written += usize::from(message.has_field(&field));
+        written += usize::from(message.has(name));
     }
-    let own = message.fields().filter(|(field, _)| field.number() < 200).count();
+    let own = message.fields().filter(|field| field.number < 200).count();
     assert_eq!(own, written, "nothing but the fields of the record");
-    assert_eq!(number(message, "socket"), row.socket);
-    assert_eq!(number(message, "seen"), row.seen as u64);
+    assert_eq!(message.number("socket"), row.socket);
+    assert_eq!(message.number("seen"), row.seen as u64);
     for (name, want) in [("name", row.name), ("netns_name", row.netns.as_bytes()), ("cgroup", row.cgroup.as_bytes())] {
-        assert_eq!(text(message, name), want);
+        assert_eq!(message.text(name), want);
     }
-    assert_eq!(text(message, "container"), row.container.as_bytes());
-    assert_eq!(text(message, "pod"), row.pod.as_bytes());
-    let owners = message.get_field_by_name("owners").expect("in the schema");
-    let owners: Vec<_> = owners.as_list().expect("a list").iter().filter_map(Value::as_message).collect();
+    assert_eq!(message.text("container"), row.container.as_bytes());
+    assert_eq!(message.text("pod"), row.pod.as_bytes());
+    let owners = message.messages("owners");
     assert_eq!(owners.len(), row.owners.len());
     for (got, want) in owners.iter().zip(row.owners) {
-        assert_eq!((number(got, "pid"), number(got, "fd")), (u64::from(want.pid), u64::from(want.fd)));
-        assert_eq!(text(got, "command"), want.command.as_bytes());
+        assert_eq!((got.number("pid"), got.number("fd")), (u64::from(want.pid), u64::from(want.fd)));
+        assert_eq!(got.text("command"), want.command.as_bytes());
     }
-    assert_eq!(message.has_field_by_name("rates"), row.rates.is_some());
-    if let (Some(want), Some(got)) = (row.rates, message.get_field_by_name("rates")) {
-        let got = got.as_message().expect("a message");
-        assert_eq!(number(got, "interval_us"), want.interval_us);
-        assert_eq!(number(got, "sent_bytes_per_s"), want.sent_bytes_per_s);
-        assert_eq!(number(got, "received_bytes_per_s"), want.received_bytes_per_s);
-        assert_eq!(number(got, "segs_out_per_s"), want.segs_out_per_s);
-        assert_eq!(number(got, "segs_in_per_s"), want.segs_in_per_s);
-        assert_eq!(number(got, "retrans"), want.retrans);
+    let rates = message.messages("rates");
+    assert_eq!(rates.len(), usize::from(row.rates.is_some()));
+    if let (Some(want), [got]) = (row.rates, rates.as_slice()) {
+        assert_eq!(got.number("interval_us"), want.interval_us);
+        assert_eq!(got.number("sent_bytes_per_s"), want.sent_bytes_per_s);
+        assert_eq!(got.number("received_bytes_per_s"), want.received_bytes_per_s);
+        assert_eq!(got.number("segs_out_per_s"), want.segs_out_per_s);
+        assert_eq!(got.number("segs_in_per_s"), want.segs_in_per_s);
+        assert_eq!(got.number("retrans"), want.retrans);
     }
 }
 
-fn check_end(message: &DynamicMessage, dump: &Dump, want: &Completeness) {
-    assert_eq!(number(message, "sequence"), dump.sequence);
+fn check_end(message: &Message<'_>, dump: &Dump, want: &Completeness) {
+    assert_eq!(message.number("sequence"), dump.sequence);
     assert_eq!(message.fields().count(), 5, "the identity of the dump and its account: {message:?}");
-    let got = message.get_field_by_name("completeness").expect("in the schema");
-    let got = got.as_message().expect("a message");
+    let got = message.messages("completeness")[0];
     let json = serde_json::to_value(want).unwrap();
     for (name, value) in json.as_object().unwrap() {
-        assert_eq!(number(got, name), value.as_u64().unwrap(), "{name}");
+        assert_eq!(got.number(name), value.as_u64().unwrap(), "{name}");
     }
 }
 
 #[test]
 fn a_stream_is_read_by_the_published_schema() {
-    let descriptor = row_type();
+    let schema = published("sockets.proto");
     let dump = samples::dump();
     proptest!(|(rows in prop::collection::vec(any_row(), 0..5))| {
         let mut out = Vec::new();
@@ -191,29 +142,61 @@ fn a_stream_is_read_by_the_published_schema() {
         let messages = messages(&out);
         prop_assert_eq!(messages.len(), rows.len() + 1);
         for (bytes, row) in messages.iter().zip(&borrowed) {
-            check_message(&DynamicMessage::decode(descriptor.clone(), *bytes).expect("it decodes"), &dump, row);
+            check_message(&schema.read("Row", bytes).expect("it decodes"), &dump, row);
         }
-        let end = DynamicMessage::decode(descriptor.clone(), *messages.last().unwrap()).expect("it decodes");
+        let end = schema.read("Row", messages.last().unwrap()).expect("it decodes");
         check_end(&end, &dump, &samples::completeness());
     });
 }
 
+/// [`published`] reads what Google's compiler and library of protobuf read.
+#[test]
+#[ignore = "make test-all"]
+fn google_reads_the_same_by_the_published_schema() {
+    let schema = published("sockets.proto");
+    let directory = tempfile::tempdir().unwrap();
+    let (proto, stream) = (root().join("proto"), directory.path().join("stream"));
+    let words = [
+        proto.to_str().unwrap(),
+        "parshall/sockets/v1/sockets.proto",
+        "parshall.sockets.v1.Row",
+        stream.to_str().unwrap(),
+    ];
+    let Some(mut reader) = python("tables", "protobuf_read.py", &words, "rows by Google's protobuf") else { return };
+    let (dump, rows) = (samples::dump(), rows_of_all_kinds());
+    let rows: Vec<Row<'_>> = rows.iter().map(Owned::row).collect();
+    let (mut encoder, mut out) = (Protobuf::default(), Vec::new());
+    encoder.rows(&dump, &rows, &mut out);
+    encoder.end(&dump, &samples::completeness(), &mut out);
+    std::fs::write(&stream, &out).unwrap();
+    let output = reader.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let google: Vec<serde_json::Value> = output
+        .stdout
+        .split(|b| *b == b'\n')
+        .filter(|l| !l.is_empty())
+        .map(|l| serde_json::from_slice(l).unwrap())
+        .collect();
+    let ours: Vec<_> = messages(&out).iter().map(|m| schema.read("Row", m).expect("it decodes").json()).collect();
+    assert_eq!((ours.len(), &google), (rows.len() + 1, &ours));
+}
+
 #[test]
 fn every_field_has_its_number_in_both_schemas() {
-    let plain = row_type();
-    let nested = pool("clickhouse.proto").get_message_by_name("parshall.sockets.v1.Envelope.Row").expect("Row");
+    let (plain, nested) = (published("sockets.proto"), published("clickhouse.proto"));
+    let (plain, nested) = (plain.fields("Row"), nested.fields("Envelope.Row"));
     for field in FIELDS.iter().filter(|f| wire(f.number) != Wire::Absent) {
-        for row in [&plain, &nested] {
-            assert_eq!(row.get_field_by_name(field.name).map(|f| f.number()), Some(field.number), "{}", field.name);
+        for row in [plain, nested] {
+            let declared = row.iter().find(|f| f.name == field.name);
+            assert_eq!(declared.map(|f| f.number), Some(field.number), "{}", field.name);
         }
     }
-    assert_eq!(plain.fields().count(), nested.fields().count());
+    assert_eq!(plain.len(), nested.len());
 }
 
 #[test]
 fn envelopes_keep_their_cap_to_the_byte() {
-    let pool = pool("sockets.proto");
-    let envelope = pool.get_message_by_name("parshall.sockets.v1.Envelope").expect("Envelope");
+    let schema = published("sockets.proto");
     let dump = samples::dump();
     proptest!(|(rows in prop::collection::vec(any_row(), 0..12), cap in 1024usize..3000, delimited: bool)| {
         let framing = if delimited { Framing::Delimited } else { Framing::Bare };
@@ -232,12 +215,8 @@ fn envelopes_keep_their_cap_to_the_byte() {
         for chunk in &chunks {
             prop_assert!(chunk.bytes.len() <= cap);
             let body = if delimited { messages(&chunk.bytes)[0] } else { &chunk.bytes };
-            let message = DynamicMessage::decode(envelope.clone(), body).expect("it decodes");
-            let list = message.get_field_by_name("rows").expect("rows").into_owned();
-            let sockets = list.as_list().unwrap().iter().filter(|row| {
-                !row.as_message().unwrap().has_field_by_name("completeness")
-            });
-            let sockets = sockets.count() as u64;
+            let message = schema.read("Envelope", body).expect("it decodes");
+            let sockets = message.messages("rows").iter().filter(|row| !row.has("completeness")).count() as u64;
             prop_assert_eq!(u64::from(chunk.rows), sockets);
             kept += sockets;
         }
