@@ -46,8 +46,9 @@ impl Index<'_> {
         let own = self.names(off.tid)?.pid;
         let is_other = |tid: u32| self.names(tid).is_some_and(|names| names.pid != own);
         let &(until, other) = within.iter().rfind(|(_, tid)| *tid != off.tid && is_other(*tid))?;
-        // It shows that the other one had come before.
-        let earlier = self.off_cpu(other, 0)?.iter().rfind(|one| one.wake_ns == until)?;
+        // A saved case keeps what shows that others were served.
+        let offs = self.off_cpu(other, 0)?;
+        let earlier = offs[..offs.partition_point(|one| one.wake_ns <= until)].last()?;
         self.note(earlier);
         (self.has_one_in_hand(by, (begin, wake))).then_some(until)
     }
