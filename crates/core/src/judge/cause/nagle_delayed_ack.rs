@@ -203,13 +203,15 @@ mod tests {
     #[test]
     fn a_process_on_the_way_writes_in_two_parts() {
         use crate::testkit::service::{Hops, ServiceBuilder, with};
-        let service = |way: Hops| {
+        let captured = |way: Hops| {
             let held = way.thread(200, 201, "php-fpm").on(HopKind::Held, "").target("127.0.0.1:6379");
-            judge(&with(ServiceBuilder::new(7000).requests(60, 40.0).part(held, 0.95).cpu(0.05)))
+            with(ServiceBuilder::new(7000).requests(60, 40.0).part(held, 0.95).cpu(0.05))
         };
+        let service = |way: Hops| judge(&captured(way));
         let asks = Hops::new().thread(100, 101, "nginx").on(HopKind::Reply, "epoll_wait").target("127.0.0.1:9000");
         let asks = asks.thread(200, 201, "php-fpm").on(HopKind::Reply, "poll").target("127.0.0.1:6379");
-        let report = service(asks.thread(300, 301, "redis-server").on(HopKind::Client, ""));
+        let asks = asks.thread(300, 301, "redis-server").on(HopKind::Client, "");
+        let report = service(asks.clone());
         assert_eq!(
             report.verdict.summary,
             "php-fpm 200 writes what it sends to 127.0.0.1:6379 in two parts. Nagle holds the second until the \
@@ -217,6 +219,12 @@ mod tests {
              request."
         );
         assert_eq!(report.findings[0].cause, "nagle-delayed-ack");
+        // The connection has an account of its own, which counts once.
+        let mut with_account = captured(asks);
+        let mut flow = FlowBuilder::new(9, Role::Client).owner(200, 201).talks(60, 40).record;
+        flow.remote = "127.0.0.1:6379".parse().expect("an address");
+        with_account.flows.push(flow);
+        assert!(judge(&with_account).findings.is_empty());
         // The service's own client writes so: the account of its flow has that.
         let own = service(Hops::new().thread(100, 101, "nginx").on(HopKind::Client, ""));
         assert!(own.findings.is_empty(), "{:?}", own.findings);

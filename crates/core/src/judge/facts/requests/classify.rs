@@ -173,7 +173,10 @@ impl<'c> Context<'c> {
             HopKind::NameServer => Spent::Dns,
             HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
-            // The account of the flow has what the service's own clients send.
+            // The account of the flow has what its own end holds back, and what the service's own clients do.
+            HopKind::Held if leaf.object.peer().is_some_and(|to| self.code.accounts.contains(&(leaf.pid, to))) => {
+                Spent::Flow
+            }
             HopKind::Held if hops.len() == 2 && hops[0].kind == HopKind::Client => Spent::Work,
             HopKind::Held => Spent::Held,
             HopKind::Disk if is_log(leaf) => Spent::Log,

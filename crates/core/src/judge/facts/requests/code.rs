@@ -1,5 +1,6 @@
 //! The code that processes ran while they were on a CPU, from the samples: user mode, the kernel, and its parts.
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use parshall_evidence::{Capture, Stack};
 
@@ -50,6 +51,8 @@ pub struct Code<'a> {
     pub crypto: Crypto,
     /// Threads that are never idle.
     pub hot: Hot<'a>,
+    /// Connections that have an account of their own: the process that has one, and the other end.
+    pub accounts: BTreeSet<(u32, SocketAddr)>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -72,6 +75,7 @@ impl<'a> Code<'a> {
             read_back: groups.flat_map(|g| g.pids.iter().map(|pid| (*pid, g.refaulted_bytes))).collect(),
             crypto: Crypto::new(capture),
             hot: Hot::new(capture),
+            accounts: capture.flows.iter().map(|flow| (flow.pid, flow.remote)).collect(),
             ..Code::default()
         };
         // Each stack once: many samples may share a deep one.
