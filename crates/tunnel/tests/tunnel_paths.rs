@@ -7,6 +7,8 @@ mod support;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parshall_core::tunnel::DropCause;
@@ -274,9 +276,11 @@ fn threads_keep_the_order() {
         assert!(late == 0 || lost > 0, "{late} segments overtook others");
         let [here, there] = udp_pair(hosts, 7000);
         here.connect(inside(2, 7000)).unwrap();
+        let all_came = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for n in 0..20_000_u32 {
+                // A host that is full may lose any of them, the last ones too: it goes on until enough have come.
+                for n in (0..1_000_000_u32).take_while(|_| !all_came.load(Relaxed)) {
                     here.send(&n.to_be_bytes()).unwrap();
                     if n % 64 == 0 {
                         std::thread::sleep(Duration::from_micros(200));
@@ -290,6 +294,7 @@ fn threads_keep_the_order() {
                 assert!(last < Some(n), "{n} came after {last:?}");
                 last = Some(n);
             }
+            all_came.store(true, Relaxed);
         });
     });
 }
