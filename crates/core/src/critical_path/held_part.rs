@@ -1,7 +1,7 @@
 //! Requests of which a part comes late, and whose time that is.
 //!
-//! One kind is a message of two writes between two sockets of this host, of which the second leaves the sender late: Nagle's algorithm holds it until
-//! the first is acknowledged, and who has read the first has nothing to send that would carry the ACK.
+//! One kind is a message of two writes between two sockets of this host, of which the second leaves the sender late: Nagle's algorithm
+//! holds it until the first is acknowledged, and who has read the first has nothing to send that would carry the ACK.
 //!
 //! What tells it from a slow client: the second write was done long before its data arrived, and the data of the first arrived at once. On
 //! a long path both take their time; a cork holds the first as well; a full window holds what comes after more than a segment.

@@ -9,7 +9,7 @@ use parshall_evidence::HopKind;
 use parshall_evidence::timeline::{OffCpu, Op, Waker};
 
 use super::index::Index;
-use super::step::{Step, Target, Task};
+use super::step::{Step, Task};
 use super::walk::Walk;
 use crate::wait::Wait;
 
@@ -57,6 +57,7 @@ impl Index<'_> {
     fn has_one_in_hand(&self, tid: u32, (from, to): (u64, u64)) -> bool {
         let calls = self.calls_within(tid, from, to);
         let mut asked: HashSet<u64> = HashSet::new();
+        // In the order in which they end.
         let mut waits: Vec<(u64, u64)> = Vec::new();
         for call in calls.iter().filter(|call| self.socket(call.socket).is_some_and(|socket| !socket.serves)) {
             // A last word needs no answer: the connection is closed.
@@ -75,13 +76,20 @@ impl Index<'_> {
                 return false;
             }
         }
+        // Each begins with the earliest of those that end no sooner: so one comparison tells whether any covers a sleep.
+        let mut earliest = u64::MAX;
+        for wait in waits.iter_mut().rev() {
+            earliest = earliest.min(wait.0);
+            wait.0 = earliest;
+        }
         let Some(offs) = self.off_cpu(tid, from) else { return false };
         let begin = offs.partition_point(|off| off.end_ns <= from);
         offs[begin..].iter().take_while(|off| off.begin_ns < to).all(|off| {
             self.note(off);
             let (begin, wake) = (off.begin_ns.max(from), off.wake_ns.min(to));
             let is_long = self.wait(off) == Wait::Multiplex && wake.saturating_sub(begin) >= SHORT_NS;
-            !is_long || waits.iter().any(|wait| wait.0 <= begin && wake <= wait.1)
+            let wait = waits.get(waits.partition_point(|wait| wait.1 < wake));
+            !is_long || wait.is_some_and(|wait| wait.0 <= begin)
         })
     }
 }
@@ -90,8 +98,7 @@ impl Walk<'_> {
     /// A sleep for an answer over a UNIX socket: the time in which its server served others first, and then its own. False if there were none.
     pub(super) fn queued_locally(&mut self, off: &OffCpu, by: u32, (begin, wake): (u64, u64)) -> bool {
         let Some(until) = self.index.served_others_until(off, by, (begin, wake)) else { return false };
-        let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
-        self.within(Step::of(off, HopKind::Pipe).to(target), |w| {
+        self.within(Step::over_descriptor(off, HopKind::Pipe), |w| {
             w.within(Step::new(by, HopKind::Unread), |w| w.thread(by, begin, until, Task::Other));
             w.thread(by, until, wake, Task::Other);
         });

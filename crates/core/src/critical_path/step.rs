@@ -79,6 +79,12 @@ impl Step {
         Step { tid: off.tid, kind, syscall: off.syscall, target: Target::None, stack: off.stack }
     }
 
+    /// A sleep for what is behind its descriptor, if it has one.
+    pub fn over_descriptor(off: &OffCpu, kind: HopKind) -> Step {
+        let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
+        Step::of(off, kind).to(target)
+    }
+
     /// Data that lies in the socket on which this call wrote them.
     pub fn held(sent: &SocketCall) -> Step {
         Step::new(sent.tid, HopKind::Held).to(Target::Remote(sent.socket))

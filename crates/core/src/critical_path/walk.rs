@@ -279,14 +279,13 @@ impl<'a> Walk<'a> {
                 _ => return self.timed(off, span, lo, task),
             },
         };
-        let target = match kind {
-            HopKind::Connect | HopKind::Send => Target::Remote(off.target),
+        let step = match kind {
+            HopKind::Connect | HopKind::Send => Step::of(off, kind).to(Target::Remote(off.target)),
             // Its next call does not matter: the thread that stopped it does.
-            HopKind::Stopped => Target::None,
-            _ if off.fd_number >= 0 => Target::File(off.fd_number),
-            _ => Target::None,
+            HopKind::Stopped => Step::of(off, kind),
+            _ => Step::over_descriptor(off, kind),
         };
-        self.emit(Step::of(off, kind).to(target), wake - begin);
+        self.emit(step, wake - begin);
         Next::Before(begin)
     }
 
@@ -683,16 +682,14 @@ impl<'a> Walk<'a> {
             Waker::Thread(by) if kind == HopKind::Pipe && self.queued_locally(off, by, span) => Next::Before(span.0),
             Waker::Thread(by) => self.woken_by(off, kind, by, span),
             _ => {
-                let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
-                self.emit(Step::of(off, kind).to(target), span.1 - span.0);
+                self.emit(Step::over_descriptor(off, kind), span.1 - span.0);
                 Next::Before(span.0)
             }
         }
     }
 
     fn woken_by(&mut self, off: &OffCpu, kind: HopKind, by: u32, (begin, wake): (u64, u64)) -> Next {
-        let target = if off.fd_number >= 0 { Target::File(off.fd_number) } else { Target::None };
-        self.within(Step::of(off, kind).to(target), |w| w.thread(by, begin, wake, Task::Other));
+        self.within(Step::over_descriptor(off, kind), |w| w.thread(by, begin, wake, Task::Other));
         Next::Before(begin)
     }
 

@@ -380,6 +380,12 @@ fn not_accepted() -> Script {
         .sends(101, 2, 62 * MS)
 }
 
+/// The same, and the thread serves another connection meanwhile.
+fn not_accepted_beside_others() -> Script {
+    let script = not_accepted().socket(3, served_socket(7000), 101).sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::SoftIrq);
+    script.receives(101, 3, 40 * MS, 41 * MS).sends(101, 3, 42 * MS)
+}
+
 #[test]
 fn who_serves_one_connection_at_a_time_waits_for_its_client_first() {
     let one = not_accepted()
@@ -391,13 +397,8 @@ fn who_serves_one_connection_at_a_time_waits_for_its_client_first() {
 
 #[test]
 fn who_sleeps_over_descriptors_beside_a_connection_does_not_watch_the_listener() {
-    // It serves others meanwhile, and one of these is closed before it accepts again.
-    let full = || {
-        let script =
-            not_accepted().socket(3, served_socket(7000), 101).sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::SoftIrq);
-        script.receives(101, 3, 40 * MS, 41 * MS).sends(101, 3, 42 * MS)
-    };
-    has(&only(full()), "101:AcceptQueue > 101:Idle", 30 * MS);
+    // One of the others is closed before it accepts again.
+    has(&only(not_accepted_beside_others()), "101:AcceptQueue > 101:Idle", 30 * MS);
     // A timer ends the sleep: nobody waits for that either.
     let timed = not_accepted().sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::HardIrq);
     has(&only(timed), "101:AcceptQueue > 101:Idle", 30 * MS);
@@ -412,16 +413,11 @@ fn who_sleeps_over_descriptors_beside_a_connection_does_not_watch_the_listener()
 
 #[test]
 fn who_accepts_in_the_turn_of_a_timer_has_waited_for_it() {
-    // It serves others meanwhile, and watches the listener again from the end of the timer on.
-    let script = || {
-        let script =
-            not_accepted().socket(3, served_socket(7000), 101).sleeps(101, 3 * MS, 40 * MS, EPOLL, Waker::SoftIrq);
-        script.receives(101, 3, 40 * MS, 41 * MS).sends(101, 3, 42 * MS)
-    };
-    let limited = script().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::HardIrq);
+    // It watches the listener again from the end of the timer on.
+    let limited = not_accepted_beside_others().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::HardIrq);
     has(&only(limited), "101:AcceptQueue > 101:Timer", 46 * MS + 900_000);
     // The end of a connection lets the next one in.
-    let full = script().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::SoftIrq);
+    let full = not_accepted_beside_others().sleeps(101, 43 * MS, 60 * MS - 100_000, EPOLL, Waker::SoftIrq);
     has(&only(full), "101:AcceptQueue > 101:Idle", 46 * MS + 900_000);
 }
 

@@ -9,7 +9,7 @@
 //! answer at all.
 use std::collections::BTreeSet;
 
-use parshall_evidence::{Place, ShareOf};
+use parshall_evidence::{AtListener, Place, ShareOf};
 
 use super::base::{Candidate, Cause, Outcome, Refused, denied, place_of, stalls, who};
 use super::common::Waits;
@@ -105,7 +105,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
 
 /// SYNs to the subject's listeners that a packet filter of this host dropped.
 fn filtered(facts: &Facts<'_>) -> u64 {
-    facts.capture.net.filtered_syns.iter().map(|at| at.count).fold(0, u64::saturating_add)
+    sum(&facts.capture.net.filtered_syns)
+}
+
+fn sum<'a>(events: impl IntoIterator<Item = &'a AtListener>) -> u64 {
+    events.into_iter().map(|at| at.count).fold(0, u64::saturating_add)
 }
 
 /// The candidate for SYNs that a packet filter of this host drops.
@@ -113,7 +117,7 @@ fn by_filter(facts: &Facts<'_>) -> Candidate {
     let net = &facts.capture.net;
     let dropped = filtered(facts);
     let at = |port: u16| net.filtered_syns.iter().any(|one| one.port == port);
-    let accepted = net.accepted.iter().filter(|one| at(one.port)).map(|one| one.count).fold(0, u64::saturating_add);
+    let accepted = sum(net.accepted.iter().filter(|one| at(one.port)));
     let ports: BTreeSet<String> = net.filtered_syns.iter().map(|one| one.port.to_string()).collect();
     let ports: Vec<String> = ports.into_iter().collect();
     let noun = if ports.len() == 1 { "port" } else { "ports" };
@@ -131,9 +135,15 @@ fn by_filter(facts: &Facts<'_>) -> Candidate {
     let fix = "Find the rule that drops them: `nft list ruleset` (or `iptables-save -c`) shows limits and counters, `conntrack -S` a table of \
                connections that is full (drop, early_drop; then raise net.netfilter.nf_conntrack_max). Raise the limit, or let it count \
                single sources instead of all together.";
-    let mut candidate = Candidate::new(Lost::default(), Place::default(), summary, evidence, fix);
-    candidate.always_wrong = true;
+    let mut candidate =
+        refused((dropped, accepted), Candidate::new(Lost::default(), Place::default(), summary, evidence, fix));
     candidate.gaps.push(Gap::Inferred("that those who are kept out are clients, whom the filter should let in"));
+    candidate
+}
+
+/// A candidate for so many SYNs that were dropped here, beside those that were accepted: each is a second at least to whoever sent it.
+fn refused((dropped, accepted): (u64, u64), mut candidate: Candidate) -> Candidate {
+    candidate.always_wrong = true;
     let wait_ns = dropped as f64 * network::SYN_TIMEOUT_NS;
     let of = accepted.saturating_add(dropped);
     candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: dropped, of, wait_ns });
@@ -145,7 +155,7 @@ fn by_half_open(facts: &Facts<'_>) -> Candidate {
     let dropped = record::rose(facts, HALF_OPEN);
     let listeners = facts.capture.counters.iter().flat_map(|counters| &counters.listeners);
     let listener = listeners.filter(|listener| listener.drops > 0).max_by_key(|listener| listener.drops);
-    let accepted = facts.capture.net.accepted.iter().map(|at| at.count).fold(0, u64::saturating_add);
+    let accepted = sum(&facts.capture.net.accepted);
     let who = listener.map_or("A listener".to_string(), |listener| format!("The listener on {}", listener.local));
     let summary = format!(
         "{who} dropped {} while {} accepted: connections whose handshake does not end fill its queue, and SYN cookies are off. A client \
@@ -165,12 +175,7 @@ fn by_half_open(facts: &Facts<'_>) -> Candidate {
          backlog and net.ipv4.tcp_max_syn_backlog."
     );
     let place = Place { pid: listener.map(|listener| listener.pid).filter(|pid| *pid != 0), ..Place::default() };
-    let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
-    candidate.always_wrong = true;
-    let wait_ns = dropped as f64 * network::SYN_TIMEOUT_NS;
-    let of = accepted.saturating_add(dropped);
-    candidate.refused = Some(Refused { of_what: ShareOf::Connections, count: dropped, of, wait_ns });
-    candidate
+    refused((dropped, accepted), Candidate::new(Lost::default(), place, summary, evidence, fix))
 }
 
 /// Requests wait until their service gives up connections that nobody answers.

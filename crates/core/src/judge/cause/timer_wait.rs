@@ -6,18 +6,18 @@
 //! Look-alikes: an idle loop with a tick (no request is outstanding), or one in whose turns few replies happen to be written; a lock whose
 //! holder sleeps (lock-contention); and requests that are served one at a time, each with a timer of its own (serialized-service: their
 //! replies are evenly spaced).
-use parshall_evidence::{FdKind, Figure, Hop, HopKind};
+use parshall_evidence::{Figure, HopKind};
 
 use super::base::{Cause, Outcome, denied};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
 use crate::judge::confidence::FEW;
 use crate::judge::denial::{Denial, count};
+use crate::judge::facts::requests::watches_many;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
 use crate::units;
-use crate::wait::Wait;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -31,6 +31,8 @@ pub const CAUSE: Cause = Cause {
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
     let leaf = waits.leaf;
+    // A timer that ends a wait for any of many things begins a turn of which the reply may be no part: both ends of a connection may send
+    // signs of life at times of their own.
     if waits.loss.requests < FEW && !waits.loss.waited && watches_many(leaf) {
         let replies = Figure {
             limit: Some(FEW as f64),
@@ -69,12 +71,6 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::or(&leaf.process, "the program")
     );
     waits.candidate(summary, evidence, fix).holds()
-}
-
-/// A timer that ends a wait for any of many things begins a turn of which the reply may be no part: both ends of a connection may send signs of
-/// life at times of their own.
-fn watches_many(leaf: &Hop) -> bool {
-    Wait::of(&leaf.syscall, FdKind::None, 0) == Wait::Multiplex
 }
 
 #[cfg(test)]

@@ -212,7 +212,6 @@ fn spans_of(facts: &Facts<'_>, parts: &[Part], take: impl Fn(&Part) -> bool) -> 
 }
 
 /// What processes have to do with others outside of the capture.
-#[derive(Default)]
 struct Outside {
     /// When a process waited for somebody there.
     waits: BTreeMap<u32, Spans>,

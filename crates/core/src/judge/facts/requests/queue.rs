@@ -98,8 +98,12 @@ pub fn is_full(part: &PathPart) -> bool {
 
 /// Whether requests wait to be accepted until a timer of the thread that accepts ends its wait for events: it has left its listener alone.
 pub fn accepts_at_timer(hops: &[Hop]) -> bool {
-    let waits_for_events = |leaf: &Hop| Wait::of(&leaf.syscall, FdKind::None, 0) == Wait::Multiplex;
-    matches!(hops, [.., queue, leaf] if queue.kind == HopKind::AcceptQueue && queue.tid == leaf.tid && waits_for_events(leaf))
+    matches!(hops, [.., queue, leaf] if queue.kind == HopKind::AcceptQueue && queue.tid == leaf.tid && watches_many(leaf))
+}
+
+/// A wait for any of many things.
+pub fn watches_many(leaf: &Hop) -> bool {
+    Wait::of(&leaf.syscall, FdKind::None, 0) == Wait::Multiplex
 }
 
 /// The descriptors of a process that has hardly more open than it allows itself.
