@@ -39,7 +39,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return denied(Denial::of(Figure { limit: Some(2.0_f64.max(4.0 * rtt / 1e6)), ..answer }).seen());
     }
     let stolen = facts.stolen_share();
-    if flow.pair.is_some() && lost.mean_ms(facts) * 1e6 <= stolen * facts.capture.window_ns as f64 {
+    let command = peer_command(facts, worst);
+    let on_this_host = command.host.is_none();
+    if on_this_host && lost.mean_ms(facts) * 1e6 <= stolen * facts.capture.window_ns as f64 {
         let taken = share(stolen, "of the CPUs' time taken by the hypervisor");
         return denied(Denial::of(taken).because("which explains the wait").seen());
     }
@@ -60,7 +62,6 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some((share, text)) = peer.as_ref().filter(|(share, _)| *share >= SLEEP_MIN) {
         evidence.push(words::valued(text.trim_end_matches('.'), *share, "1"));
     }
-    let command = peer_command(facts, worst);
     let fix = match &peer {
         Some(_) => "The time is spent in the peer's process on this host: see what it waits for.".to_string(),
         None => format!("Look at {}: the time is spent there.", peer_words(&command)),
@@ -180,7 +181,9 @@ mod tests {
         assert!(named(&stolen(&local, 0.0)) && named(&stolen(&local, 0.5)), "half does not explain four fifths");
         let report = stolen(&local, 0.9);
         assert!(!named(&report) && report.blind.iter().any(|b| b.contains("90")), "{report:#?}");
-        let remote = capture(vec![client()], vec![]);
+        // The other end of a connection of this host was not seen.
+        assert!(!named(&stolen(&capture(vec![client()], vec![]), 0.9)));
+        let remote = capture(vec![client().remote_host()], vec![]);
         assert!(named(&stolen(&remote, 0.9)), "a remote peer does not wait for our CPUs");
     }
 
