@@ -25,6 +25,7 @@ use parshall_evidence::{FlowId, FlowRecord, FlowStall, NetCounts, Rung, TcpSnaps
 
 use super::cgroup;
 use super::follow::Follower;
+use super::follow::receivers::Receivers;
 use super::meter::{Meter, Reading};
 use super::mutex;
 use super::records::{Recorded, Records, keep_involved};
@@ -62,7 +63,8 @@ impl window::Rung for Btf {
         for sock in resolved.sockets.iter().filter(|sock| sock.listening && sock.mptcp) {
             probes.add_mptcp_port(sock.netns, sock.local.port())?;
         }
-        let follower = Follower::start(&probes, resolved.select != Select::All)?;
+        let receivers = Receivers::new(resolved.bystanders_of_service(), resolved.select.ports());
+        let follower = Follower::start(&probes, resolved.select != Select::All, receivers)?;
         let (eager, interpreters) = (options.naming == Naming::All, options.interpreters);
         Ok(Box::new(Session { probes, follower, eager, interpreters, windows: 0 }))
     }

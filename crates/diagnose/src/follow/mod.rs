@@ -7,6 +7,7 @@
 mod addresses;
 mod descriptors;
 mod names;
+pub mod receivers;
 pub mod sessions;
 mod sockets;
 pub mod stopped;
@@ -33,6 +34,7 @@ use crate::syscall_name::syscall_name;
 use crate::timeline::why;
 use descriptors::Descriptors;
 use names::{KnownNames, comm};
+use receivers::Receivers;
 use sockets::Sockets;
 use stopped::Stopped;
 
@@ -73,6 +75,7 @@ pub struct Follower {
     /// Holders of the other ends of sockets, by the socket's cookie.
     holders: HashMap<FlowId, Holder>,
     stopped: Stopped,
+    receivers: Receivers,
     descriptors: Descriptors,
     sockets: Sockets,
     /// The descriptors of the observed processes, clients of the port excepted; when each was last read.
@@ -111,7 +114,7 @@ struct Found {
 impl Follower {
     /// Adds those that the subject may wait for now; called before the first slice, and before threads and owners are read.
     /// With `follows` false nobody is added.
-    pub fn start(probes: &Probes, follows: bool) -> anyhow::Result<Self> {
+    pub fn start(probes: &Probes, follows: bool, receivers: Receivers) -> anyhow::Result<Self> {
         let mut descriptors = Descriptors::default();
         let searching = follows && descriptors.search([]) && !descriptors.step(FIRST);
         let begun = monotonic_ns();
@@ -123,6 +126,7 @@ impl Follower {
             awaited: HashSet::new(),
             holders: HashMap::new(),
             stopped: Stopped::default(),
+            receivers,
             descriptors,
             sockets: Sockets::default(),
             held: BTreeMap::new(),
@@ -176,7 +180,12 @@ impl Follower {
     pub fn see(&mut self, event: &Event) {
         match event {
             Event::OffCpu(off) => self.see_off_cpu(off),
-            Event::FlowEnd(dump) => self.see_closed(dump),
+            // Of a process that is not observed, calls are only seen on connections of those that are.
+            Event::Call(call) if self.plan.depth(call.tgid).is_none() => self.receivers.see(call.tgid),
+            Event::FlowEnd(dump) => {
+                self.receivers.see_closed(dump.key.passive != 0, dump.addresses().0.port(), dump.flow.tgid);
+                self.see_closed(dump);
+            }
             Event::ThreadStall(stall) => {
                 self.stalled.extend((stall.followed != 0).then_some(stall.head.tid));
                 self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm);
@@ -249,7 +258,8 @@ impl Follower {
             return Ok(false);
         }
         let passed = self.searching && self.descriptors.step(STEP);
-        if !passed && (self.searching || now < self.next_at) {
+        let due = now >= self.next_at || self.receivers.any();
+        if !passed && (self.searching || !due) {
             return Ok(false);
         }
         if passed {
@@ -257,10 +267,10 @@ impl Follower {
             self.passed = (now, self.descriptors.pass_ns());
         }
         let begun = Instant::now();
+        let mut added = self.take_receivers(probes)?;
         self.take_changes(probes, now);
         self.take_wakes();
         self.read_held(now);
-        let mut added = false;
         let mut tables = self.tables();
         loop {
             let found = self.leads(&tables);
@@ -280,6 +290,19 @@ impl Follower {
         // Processes that were just added lead further.
         self.next_at = if added { now } else { next_search(now, begun.elapsed().as_nanos() as u64) };
         Ok(added)
+    }
+
+    /// Makes those a part of the subject that were passed a connection of it, followed ones too; true when there was one.
+    fn take_receivers(&mut self, probes: &Probes) -> anyhow::Result<bool> {
+        let received = self.receivers.take();
+        for &pid in &received {
+            probes.add_process(pid, Scope::All)?;
+            self.plan.add_subject(pid);
+            self.followed.retain(|found| found.known.pid != pid);
+            self.ever.remove(&pid);
+            self.held.insert(pid, (Vec::new(), 0));
+        }
+        Ok(!received.is_empty())
     }
 
     /// Takes in who came and went since the last search: children of observed processes, and processes that ended.

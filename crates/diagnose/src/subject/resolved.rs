@@ -164,8 +164,10 @@ impl Resolved {
         if ports.is_empty() {
             return None;
         }
-        let listens = |sock: &&Sock| sock.serves() && ports.contains(&sock.local.port());
-        let listeners: HashSet<u64> = self.sockets.iter().filter(listens).map(|sock| sock.inode).collect();
+        // Of a connection, the end that came from the listener is the service's.
+        let of_service = |sock: &&Sock| sock.serves() || self.listeners.contains(&(sock.netns, sock.local.port()));
+        let at_port = self.sockets.iter().filter(|sock| ports.contains(&sock.local.port()));
+        let listeners: HashSet<u64> = at_port.filter(of_service).map(|sock| sock.inode).collect();
         // Workers share the listener that their parent opened, so it is searched in each process.
         let serves = |pid: &u32| {
             proc_fs::first_sockets(*pid, DESCRIPTORS_FIRST).0.iter().any(|(_, inode)| listeners.contains(inode))
@@ -179,6 +181,13 @@ impl Resolved {
         let below = proc_fs::descendants(&serving);
         let all = self.processes.iter().map(|process| process.pid).filter(|_| !serving.is_empty());
         all.filter(|pid| !serving.contains(pid) && !below.contains(pid)).collect()
+    }
+
+    /// Of a port: those that are not observed because they held none of its connections, and whose parents serve it. They may be given
+    /// a connection.
+    pub fn bystanders_of_service(&self) -> HashSet<u32> {
+        let serving: Vec<u32> = self.serving().unwrap_or_default().into_iter().collect();
+        proc_fs::descendants(&serving).into_iter().filter(|pid| self.bystanders.contains(pid)).collect()
     }
 
     /// Adds processes that are not known yet; returns how many of them hide their descriptors.

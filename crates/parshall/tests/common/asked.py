@@ -8,6 +8,9 @@ asked.py MODE   prints `ready PORT` when its clients ask. In each mode four clie
     keeps       the same service, but the client sleeps until then
     group       two of three listeners of the port have nobody who accepts; clients give up after 0.4 s
     names       each request asks a name server twice, which never answers, for 0.4 s each
+    passes      each connection of one request is passed to a child that was there before, which sleeps for 20 ms and replies; prints the
+                number of the child, too
+    hands       the same, but the child replies at once
 """
 import os
 import select
@@ -32,6 +35,7 @@ def main():
         silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         silent.bind(NAMES)
     service = os.getpid()
+    passes = child_that_gets_connections(mode, listeners) if mode in ("passes", "hands") else None
     if os.fork() == 0:
         for taken in listeners:
             taken.close()
@@ -45,7 +49,32 @@ def main():
     os.write(1, b"ready %d\n" % port)
     while True:
         connection, _ = listeners[0].accept()
+        if passes:
+            with connection:
+                socket.send_fds(passes, [b"c"], [connection.fileno()])
+            continue
         threading.Thread(target=serve, args=(mode, connection), daemon=True).start()
+
+
+def child_that_gets_connections(mode, listeners):
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child:
+        theirs.close()
+        os.write(1, b"child %d\n" % child)
+        return ours
+    ours.close()
+    for taken in listeners:
+        taken.close()
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(theirs, 1, 1)
+        if not descriptors:
+            os._exit(0)
+        with socket.socket(fileno=descriptors[0]) as connection:
+            read(connection, SIZE)
+            if mode == "passes":
+                time.sleep(0.02)
+            connection.sendall(b"y" * SIZE)
 
 
 def listener(port, group):
@@ -103,7 +132,7 @@ def client(mode, port):
 def ask(mode, connection):
     if mode == "group":
         connection.settimeout(0.4)
-    for _ in range(1 if mode in ("close", "keeps") else 20):
+    for _ in range(1 if mode in ("close", "keeps", "passes", "hands") else 20):
         connection.sendall(b"x" * SIZE)
         if mode == "expect":
             select.select([connection], [], [], 1)
@@ -116,6 +145,8 @@ def ask(mode, connection):
             connection.recv(SIZE)
         elif mode == "keeps":
             time.sleep(0.9)
+        elif mode in ("passes", "hands"):
+            time.sleep(0.2)
         elif mode == "group":
             time.sleep(0.02)
 
