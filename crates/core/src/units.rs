@@ -93,6 +93,11 @@ pub fn percent_fixed(share: f64) -> String {
     if share > 0.0 && share < 0.000_5 { "< 0.1 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
 }
 
+/// `1 request/s`, `≈12.5 requests/s`, of a rate as it is printed.
+pub fn requests_per_s(rate: &str) -> String {
+    format!("{rate} {}", if rate.trim_start_matches('≈') == "1" { "request/s" } else { "requests/s" })
+}
+
 /// A value with its SI unit; `1` is a ratio.
 pub fn quantity(value: f64, unit: &str) -> String {
     match unit {
@@ -191,6 +196,7 @@ mod tests {
             (plural_f(0.6, "time", "times"), plural_f(1.5, "time", "times")),
             ("1 time".into(), "2 times".into())
         );
+        assert_eq!([requests_per_s("≈1"), requests_per_s("1.5")], ["≈1 request/s", "1.5 requests/s"]);
         assert_eq!(percent(0.986), "98.6 %");
         assert_eq!(percent(0.11), "11 %");
         assert_eq!((percent(0.0), percent(1e-9)), ("0 %".to_string(), "under 0.1 %".to_string()));

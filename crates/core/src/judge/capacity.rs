@@ -19,7 +19,8 @@ pub fn full(facts: &Facts<'_>) -> Option<String> {
     let rate = about(units::count_f(ratio(service.rec.requests as f64, service.rec.observed_ns as f64 / 1e9)));
     let what = quota(facts).or_else(|| thread(facts)).or_else(|| cpus(facts)).or_else(|| workers(service))?;
     Some(format!(
-        "At {rate} requests/s of {} nothing is slow, and {what}",
+        "At {} of {} nothing is slow, and {what}",
+        units::requests_per_s(&rate),
         about(units::duration(service.typical_ns()))
     ))
 }

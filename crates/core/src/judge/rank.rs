@@ -520,8 +520,8 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
         let percentile = |name: &str, ns: Option<u64>| ns.map(|ns| format!(", {name} {}", time(ns as f64)));
         let mean = || Some(format!(", {} each on average", time(service.typical_ns())));
         return format!(
-            "No time worth naming was lost: {} requests/s{}{}.",
-            words::about(scaled, units::decimal(rate)),
+            "No time worth naming was lost: {}{}{}.",
+            units::requests_per_s(&words::about(scaled, units::decimal(rate))),
             percentile("p50", service.rec.p50_ns).or_else(mean).unwrap_or_default(),
             percentile("p99", service.rec.p99_ns).unwrap_or_default()
         );

@@ -2,7 +2,7 @@
 use parshall_evidence::{CommandEnd, Origin, Report, Rung, ServiceReport};
 
 use super::page::Detail;
-use crate::units::{count, decimal, percent_fixed, plural, time_ms};
+use crate::units::{count, decimal, percent_fixed, plural, requests_per_s, time_ms};
 
 /// The items of the head. A short page has no word of what went as it should.
 pub(super) fn parts(report: &Report, detail: Detail) -> Vec<String> {
@@ -86,7 +86,7 @@ fn command_line(words: &[String]) -> String {
 fn requests(service: &ServiceReport) -> Vec<String> {
     let to = if service.outbound { format!(" to {}", service.address) } else { String::new() };
     let about = if service.scaled { "≈" } else { "" };
-    let mut parts = vec![format!("{about}{} requests/s{to}", decimal(service.requests_per_s))];
+    let mut parts = vec![requests_per_s(&format!("{about}{}", decimal(service.requests_per_s))) + &to];
     parts.extend(service.p50_ms.map(|ms| format!("p50 {about}{}", time_ms(ms))));
     parts.extend(service.p99_ms.map(|ms| format!("p99 {about}{}", time_ms(ms))));
     if service.p50_ms.is_none() {

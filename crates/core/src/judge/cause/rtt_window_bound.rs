@@ -72,13 +72,18 @@ fn of_protocol(facts: &Facts<'_>, lost: &Lost, worst: usize) -> Outcome {
     let window = stream::per_round_trip(flow);
     let frames = facts.capture.timeline.as_ref().and_then(|timeline| timeline.calls.get(&flow.rec.id));
     let mut frames = frames.into_iter().flatten().filter_map(|call| call.frame);
-    let (protocol, setting) = match frames.any(|frame| frame.protocol == Protocol::Http2) {
+    let (protocol, setting, others) = match frames.any(|frame| frame.protocol == Protocol::Http2) {
         true => (
             "HTTP/2",
             "the receiver's initial window of a stream (haproxy: tune.h2.fe.initial-window-size; nginx: http2_body_preread_size; Go: \
              MaxUploadBufferPerStream; Envoy: initial_stream_window_size)",
+            "Several streams at a time, or HTTP/1.1, which has no such window, help too.",
         ),
-        false => ("the protocol above TCP", "the amount that the receiver allows to be under way"),
+        false => (
+            "the protocol above TCP",
+            "the amount that the receiver allows to be under way",
+            "Several transfers at a time help too.",
+        ),
     };
     let summary = format!(
         "{}: about {} are under way, and more is sent when a message of the receiver allows it, a round trip later: {}. This is the window \
@@ -94,8 +99,7 @@ fn of_protocol(facts: &Facts<'_>, lost: &Lost, worst: usize) -> Outcome {
     ];
     evidence.extend(stream::evidence(flow));
     let fix = format!(
-        "Raise {setting} to what the path holds in a round trip at the rate that is wanted: {} carry twice as much. Several streams at a \
-         time, or HTTP/1.1, which has no such window, help too.",
+        "Raise {setting} to what the path holds in a round trip at the rate that is wanted: {} carry twice as much. {others}",
         units::bytes(2.0 * window)
     );
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, lost), summary, evidence, fix);
@@ -136,6 +140,11 @@ mod tests {
         let report = crate::judge::judge(&upload(20_000));
         assert_eq!(report.verdict.cause.as_deref(), Some("rtt-window-bound"), "{report:#?}");
         assert!(report.verdict.summary.contains("TCP's would take more"), "{}", report.verdict.summary);
+        assert!(
+            !report.findings[0].fix.text.contains("HTTP"),
+            "its protocol is not known: {:?}",
+            report.findings[0].fix
+        );
         // Data that is sent as soon as it is there, as changes to a replica are, waits for no window.
         assert_ne!(verdict_of(&upload(9 * MS)), "rtt-window-bound");
     }
