@@ -202,7 +202,7 @@ pub fn of_wait(hops: &[Hop]) -> HopKind {
     let asked = way.last().is_some_and(|hop| hop.kind == Reply);
     let queue = way[inner.map_or(0, |at| at + 1)..].iter().find(|hop| hop.kind.is_queue());
     match (leaf.kind, queue) {
-        (Network | Idle | Client | OtherRequest, Some(queue)) => queue.kind,
+        (Network | Idle | Client | Send | OtherRequest, Some(queue)) => queue.kind,
         (Network | Idle | Client | Send, None) if asked => Reply,
         (kind, _) => kind,
     }

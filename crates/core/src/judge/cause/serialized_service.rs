@@ -9,6 +9,7 @@ use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, beyond, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
+use crate::judge::facts::requests::ServiceFact;
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -50,7 +51,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "Requests are served one after the other, with {} outstanding: a reply every {}, a request takes {}; meanwhile {meanwhile}.",
         units::decimal(waits.service.outstanding),
         units::duration(gap),
-        units::duration(waits.service.typical_ns())
+        takes(waits.service)
     ));
     let mut evidence = vec![outstanding(waits.service)];
     evidence.extend(match blocked {
@@ -83,6 +84,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
     candidate.holds()
 }
 
+/// The median says nothing of requests of which few wait, and these long.
+fn takes(service: &ServiceFact<'_>) -> String {
+    let (typical_ns, mean_ns) = (service.typical_ns(), ratio(service.time_ns, service.requests));
+    if mean_ns <= 2.0 * typical_ns {
+        return units::duration(typical_ns);
+    }
+    format!("{} on average", units::duration(mean_ns))
+}
+
 /// Requests that have had no turn: the only thread of their process has always another one to serve.
 fn never_served(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let who = named(waits.leaf);
@@ -105,10 +115,10 @@ fn never_served(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Confidence, HopKind};
+    use parshall_evidence::{Confidence, HopKind, Role};
 
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::verdict_of;
+    use crate::testkit::{FlowBuilder, verdict_of};
 
     fn one_worker(workers: u32) -> ServiceBuilder {
         let thread = || Hops::new().thread(100, 101, "gunicorn");
@@ -144,6 +154,22 @@ mod tests {
         assert!(report.verdict.summary.contains("meanwhile auth 100"), "{}", report.verdict.summary);
         // An event loop that has taken the connections in is blocked by what it asks.
         assert_eq!(far(HopKind::Unread).0, "blocking-downstream-call");
+    }
+
+    #[test]
+    fn behind_a_worker_that_waits_until_a_client_takes_its_reply() {
+        let way = || Hops::new().thread(100, 101, "player").on(HopKind::AcceptQueue, "").on(HopKind::Send, "sendfile");
+        let cause = |to: &str| {
+            let way = way().target(to);
+            let mut capture = with(ServiceBuilder::new(8200).requests(4, 300.0).workers(1).part(way, 0.99).cpu(0.001));
+            let mut flow = FlowBuilder::new(1, Role::Server).owner(100, 101).streams(1000, 16_384);
+            flow.record.remote = "127.0.0.1:50000".parse().unwrap();
+            capture.flows = crate::testkit::capture(vec![flow], vec![]).flows;
+            verdict_of(&capture)
+        };
+        assert_eq!(cause("127.0.0.1:50000"), "serialized-service");
+        // What it sends to a server of its own is no reply.
+        assert_ne!(cause("127.0.0.1:9000"), "serialized-service");
     }
 
     #[test]

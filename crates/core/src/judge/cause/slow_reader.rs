@@ -2,7 +2,8 @@
 //! on something else, and the window shuts.
 //!
 //! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
-//! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once.
+//! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once. A client that pauses between two
+//! pieces of a reply, as what plays a stream does, takes it as fast as it wants to.
 
 use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::confidence::Gap;
@@ -154,6 +155,27 @@ mod tests {
         let report = crate::judge::judge(&capture(vec![sender, reader], vec![thread]));
         let causes: Vec<&str> = report.findings.iter().map(|f| f.cause.as_str()).collect();
         assert_eq!(causes, ["slow-reader"], "{report:#?}");
+    }
+
+    /// A service sends a reply that its client, on this host, reads a piece of every 10 ms: it is in `call` meanwhile.
+    fn client_that_reads_in_pieces(call: &str, fd: FdKind) -> String {
+        let sender = FlowBuilder::new(1, Role::Server)
+            .every(10 * MS, 0, 10 * MS, FlowState::PeerWindow, Release::RxAck)
+            .streams(1000, 16_384);
+        let reader = FlowBuilder::new(2, Role::Client)
+            .to(&sender)
+            .owner(200, 201)
+            .every(10 * MS, 0, 9 * MS, FlowState::RxWaiting, Release::AppRecv)
+            .drains(1000, 16_384);
+        let thread = ThreadBuilder::new(201).of(200).sleeps(10 * MS, 0, 9 * MS, call, fd);
+        verdict_of(&capture(vec![sender, reader], vec![thread]))
+    }
+
+    #[test]
+    fn a_client_that_pauses_between_two_pieces_wants_no_more() {
+        assert_eq!(client_that_reads_in_pieces("clock_nanosleep", FdKind::None), "healthy");
+        // It cannot read before it has written what it read.
+        assert_eq!(client_that_reads_in_pieces("fsync", FdKind::File), "slow-reader");
     }
 
     #[test]

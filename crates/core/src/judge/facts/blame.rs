@@ -168,6 +168,12 @@ fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
     }
 }
 
+/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it: it takes what it asked for when it wants
+/// it, as what plays a stream does.
+pub fn pauses(reader: &FlowFact<'_>, wait: Option<Wait>) -> bool {
+    !serves(reader.rec) && wait == Some(Wait::Sleep)
+}
+
 /// Divides time that the local application took by what its thread did.
 fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part, raw: &mut Raw) {
     let tid = facts.server_of(flow.rec, interval.tid);
@@ -209,11 +215,7 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
     // Samples cannot tell a request that is incomplete from one that is not answered. Does the thread wait for work?
     let unclear =
         part.state == State::AppThinking && part.release == Release::Sampled && wait.is_none_or(Wait::is_for_work);
-    // A client that pauses before it reads its reply.
-    let pauses = part.state == State::ReaderWaiting
-        && flow.shape == Shape::RequestReply
-        && !serves(flow.rec)
-        && wait == Some(Wait::Sleep);
+    let pauses = part.state == State::ReaderWaiting && pauses(flow, wait);
     if unclear || pauses {
         // Not counted as lost here, and no reason for what the other end sees.
     } else if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {

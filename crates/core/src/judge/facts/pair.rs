@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::FlowRecord;
 
-use super::blame::Raw;
-use super::doing::Doing;
+use super::blame::{Raw, pauses};
+use super::doing::{Doing, wait_of};
 use super::flow::FlowFact;
 use super::part::{Blame, Part};
 use super::prepared::Facts;
@@ -122,7 +122,7 @@ fn shuts_window(facts: &Facts<'_>, reader: usize, wait: &Part, share: f64) -> bo
     ledger.of(State::ReaderWaiting) >= 0.5 * ledger.wall_ns || (share >= SEEN_UNREAD && wait.each_ns > update_ns)
 }
 
-/// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data.
+/// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data, or wants no more yet.
 fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
     let rec = facts.flows[reader].rec;
     let tid = facts.server_of(rec, 0);
@@ -132,6 +132,7 @@ fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
         Some(_) if doing.throttled >= 0.5 => (Blame::Throttled, part.ns),
         Some(t) if doing.blocked < 0.5 && t.expensive => (Blame::CpuUser, part.ns),
         Some(_) if doing.blocked < 0.5 => return None,
+        Some(_) if pauses(&facts.flows[reader], doing.off.map(|i| wait_of(facts, i))) => return None,
         _ => (Blame::ReaderBlocked, part.ns * doing.blocked),
     };
     Some(Part { flow: reader, blame, state: State::ReaderWaiting, ns, tid, off: doing.off, stall: None, ..part })

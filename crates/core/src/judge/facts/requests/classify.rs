@@ -1,7 +1,7 @@
 //! The use of a part of the requests' time: decided by its last hop, and by the queues and locks on the way to it.
 use std::collections::{BTreeMap, BTreeSet};
 
-use parshall_evidence::{Capture, Hop, HopKind, Object, PathPart, Service};
+use parshall_evidence::{Capture, FlowRecord, Hop, HopKind, Object, PathPart, Service};
 
 use super::code::Code;
 use super::connects::Unanswered;
@@ -16,6 +16,7 @@ use super::spent::Spent;
 use crate::judge::evidence_type;
 use crate::judge::facts::thread::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::judge::known_names::{COLLECTORS, INTERPRETERS, PACKETS};
+use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
@@ -299,11 +300,19 @@ impl<'c> Context<'c> {
             HopKind::AcceptQueue => self.not_accepted().unwrap_or(behind_others),
             HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
             HopKind::Client if queued => behind_others,
+            HopKind::Send if queued && self.replies(leaf) => behind_others,
             HopKind::Reply => Spent::Downstream,
             HopKind::Connect => Spent::Connect,
             HopKind::Client | HopKind::Send | HopKind::Network => Spent::Network,
             _ => Spent::Other,
         }
+    }
+
+    /// The thread waits until a client of its process takes more of a reply.
+    fn replies(&self, leaf: &Hop) -> bool {
+        let to = leaf.object.peer();
+        let is_reply = |flow: &FlowRecord| flow.pid == leaf.pid && Some(flow.remote) == to && serves(flow);
+        to.is_some() && self.capture.flows.iter().any(is_reply)
     }
 
     /// A request that only waits for what another one brings is owed nothing; one that then takes as long as the replies are
