@@ -48,6 +48,8 @@ pub enum Blame {
     AppBlocked,
     /// A thread that slept instead of supplying data to a stream.
     SupplyBlocked,
+    /// A process that keeps pieces of a stream until a timer ends.
+    HeldBack,
     /// The peer's application.
     PeerThink,
     /// A receive buffer that an application fixed.
@@ -100,6 +102,7 @@ impl Blame {
             Blame::Throttled => "CPU quota",
             Blame::AppBlocked => "application asleep",
             Blame::SupplyBlocked => "no data supplied",
+            Blame::HeldBack => "held back until a timer ends",
             Blame::PeerThink => "peer thinking",
             Blame::RcvbufLocked => "receive buffer fixed by SO_RCVBUF",
             Blame::SndbufLocked => "send buffer fixed by SO_SNDBUF",
@@ -175,7 +178,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "blocking-disk-io", waits: &[Disk], ..NONE },
     EvidenceTypes { cause: "blocking-downstream-call", waits: &[Reply, Unread, AcceptQueue], ..NONE },
     EvidenceTypes { cause: "blocking-dns", waits: &[NameServer], ..NONE },
-    EvidenceTypes { cause: "timer-wait", waits: &[Timer], ..NONE },
+    EvidenceTypes { cause: "timer-wait", waits: &[Timer], flows: &[Blame::HeldBack], ..NONE },
     EvidenceTypes { cause: "concurrency-limit", waits: &[Reply, Network, OtherRequest, Idle, Timer, Worker, Pipe, Send, Connect, Client, Kernel, AcceptQueue, Unread], through: &[Turn], ..NONE },
     EvidenceTypes { cause: "serialized-service", waits: &[Timer, Worker, Kernel, Reply, OtherRequest, Unread, AcceptQueue], ..NONE },
     EvidenceTypes { cause: "workers-exhausted", waits: &[Timer, Worker, Kernel, Reply, OtherRequest, Unread, AcceptQueue], ..NONE },

@@ -140,6 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn many_losses_at_once_cut_the_window_once() {
+        // 7,000 segments over 16 ms: 124 in each round trip, where 30 losses one by one would allow 37.
+        let policed = |cwnd: fn(usize) -> u32, ssthresh: u32| {
+            let mut flow = FlowBuilder::new(1, Role::Server)
+                .remote_host()
+                .every(20 * MS, 0, 18 * MS, FlowState::Cwnd, Release::RxAck)
+                .streams(700, 14_480)
+                .retransmitted(30);
+            let last = &mut flow.record.last;
+            (last.min_rtt_us, last.srtt_us, last.ssthresh) = (16_000, 16_500, ssthresh);
+            let mut capture = capture(vec![flow], vec![]);
+            capture.flow_stalls.iter_mut().enumerate().for_each(|(n, stall)| stall.cwnd = cwnd(n));
+            verdict_of(&capture)
+        };
+        let cut = |n: usize| if n < 25 { 150 + n as u32 } else { 65 + n as u32 };
+        assert_eq!(policed(cut, 87), "packet-loss");
+        assert_ne!(policed(|n| 100 + n as u32, 87), "packet-loss", "it was never cut");
+        assert_ne!(policed(cut, 0x7fff_ffff), "packet-loss", "for another reason than loss");
+    }
+
+    #[test]
     fn bbr_is_not_proposed_to_a_flow_that_uses_it() {
         let fix = |congestion: &str| {
             let mut capture = capture(vec![lossy().retransmitted(200)], vec![]);

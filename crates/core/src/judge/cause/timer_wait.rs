@@ -3,20 +3,23 @@
 //!
 //! A client's timer stands between two parts of a request in the same way: it waits for leave to send the rest, which does not come.
 //!
+//! So do pieces of a stream that a proxy keeps and passes on at even times.
+//!
 //! Look-alikes: an idle loop with a tick (no request is outstanding), or one in whose turns few replies happen to be written; a lock whose
 //! holder sleeps (lock-contention); and requests that are served one at a time, each with a timer of its own (serialized-service: their
 //! replies are evenly spaced).
 use parshall_evidence::{Figure, HopKind};
 
-use super::base::{Cause, Outcome, denied};
+use super::base::{Candidate, Cause, Outcome, denied, main_thread, place_of, stalls, thread_name, who};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::named;
 use crate::judge::confidence::FEW;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::watches_many;
-use crate::judge::facts::{Facts, Spent};
+use crate::judge::facts::{Blame, Facts, Part, Spent};
 use crate::judge::record;
 use crate::judge::words;
+use crate::stats::quantile;
 use crate::units;
 
 /// The entry in the list.
@@ -24,12 +27,12 @@ pub const CAUSE: Cause = Cause {
     id: "timer-wait",
     title: "Requests wait for a timer",
     test,
-    symptom: |facts| facts.requests.share(Spent::Timer),
+    symptom: |facts| facts.requests.share(Spent::Timer).max(facts.raw_share(&[Blame::HeldBack])),
     testable: record::requests,
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    let Some(waits) = Waits::on(facts, Spent::Timer) else { return not_spent(facts, Spent::Timer) };
+    let Some(waits) = Waits::on(facts, Spent::Timer) else { return of_stream(facts) };
     let leaf = waits.leaf;
     // A timer that ends a wait for any of many things begins a turn of which the reply may be no part: both ends of a connection may send
     // signs of life at times of their own.
@@ -71,6 +74,39 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::or(&leaf.process, "the program")
     );
     waits.candidate(summary, evidence, fix).holds()
+}
+
+/// A stream whose pieces wait in a process that passes them on.
+fn of_stream(facts: &Facts<'_>) -> Outcome {
+    let take = |part: &Part| part.blame == Blame::HeldBack;
+    let lost = facts.lost(take);
+    let Some(worst) = lost.worst() else { return not_spent(facts, Spent::Timer) };
+    let mut sent: Vec<u64> =
+        facts.parts.iter().filter(|part| take(part) && part.flow == worst).filter_map(end_of).collect();
+    sent.sort_unstable();
+    let apart: Vec<f64> = sent.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+    let every_ns = quantile(&apart, 0.5).unwrap_or(lost.p50_ns);
+    let tid = main_thread(facts, take);
+    let process = if tid != 0 { thread_name(facts, tid) } else { "the process".to_owned() };
+    let summary = format!(
+        "{}: {process} keeps what it receives of a stream and passes it on every {}, whatever arrives: pieces wait up to {}.",
+        who(facts, &lost),
+        units::duration(every_ns),
+        units::duration(lost.p50_ns)
+    );
+    let evidence = vec![
+        stalls("times in which pieces of the stream were kept", &lost),
+        words::valued("between two sends, median", every_ns / 1e6, "ms"),
+    ];
+    let mut place = place_of(facts, &lost);
+    place.tid = (tid != 0).then_some(tid);
+    let fix = "Pass each piece on when it arrives: lower the time after which the buffer is flushed, or flush it after each piece (Go: \
+               FlushInterval of -1; nginx: proxy_buffering off; Java: flush after each write).";
+    Candidate::new(lost, place, summary, evidence, fix).holds()
+}
+
+fn end_of(part: &Part) -> Option<u64> {
+    part.span.map(|(begin, ns)| begin.saturating_add(ns))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use parshall_evidence::{FlowState, Release};
 
 use super::doing::{Doing, wait_of};
 use super::flow::{FlowFact, Shape};
+use super::held_back;
 use super::part::{Blame, Part};
 use super::prepared::Facts;
 use crate::judge::ledger::flow::{Interval, State};
@@ -44,6 +45,7 @@ pub fn parts(facts: &Facts<'_>) -> Raw {
             }
         }
     }
+    raw.parts.extend(held_back::parts(facts));
     raw
 }
 

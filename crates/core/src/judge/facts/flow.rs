@@ -1,7 +1,7 @@
 //! A flow and what its record tells of it.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowRecord, FlowStall};
+use parshall_evidence::{Capture, FlowRecord, FlowStall, FlowState};
 
 use crate::judge::ledger::flow::{FlowLedger, State, moved};
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
@@ -86,7 +86,8 @@ fn flow_fact<'a>(rec: &'a FlowRecord, stalls: &[(usize, &FlowStall)]) -> FlowFac
     let (first, last) = (&rec.first, &rec.last);
     let retransmitted = last.total_retrans.saturating_sub(first.total_retrans);
     let data_segs = last.data_segs_out.saturating_sub(first.data_segs_out);
-    let window_by_loss = window_by_loss(&ledger, retransmitted, data_segs);
+    let cuts = if last.ssthresh < SSTHRESH_NONE { window_cuts(stalls) } else { 0 };
+    let window_by_loss = window_by_loss(&ledger, (retransmitted, cuts), data_segs);
     // Without calls (a sampling rung) the kernel's counts over the whole wall time must do.
     let (sends, sent, seconds) = if rec.calls.sends > 0 {
         (rec.calls.sends, rec.calls.send_bytes, ratio(ledger.wall_ns, ledger.scale) / 1e9)
@@ -128,13 +129,27 @@ const WINDOW_FULL: f64 = 0.3;
 /// Cubic's has up to twice as many.
 const MATHIS: f64 = 1.22;
 
-/// See [`FlowFact::window_by_loss`].
-fn window_by_loss(ledger: &FlowLedger, retransmitted: u64, data_segs: u64) -> Option<f64> {
+/// The threshold of a flow that has had no loss, or that BBR controls, whose window becomes small without one (TCP_INFINITE_SSTHRESH).
+const SSTHRESH_NONE: u32 = 0x7fff_ffff;
+/// A window falls to at most this share of itself where it is cut: Cubic's to 0.7, Reno's to a half.
+const CUT: f64 = 0.8;
+
+/// How often the congestion window was cut, by its size in successive waits for it. A policer drops many segments of a burst at once, and
+/// the window is cut once for them.
+fn window_cuts(stalls: &[(usize, &FlowStall)]) -> u64 {
+    let full = stalls.iter().filter(|(_, stall)| stall.state == FlowState::Cwnd && stall.cwnd > 0);
+    let windows: Vec<f64> = full.map(|(_, stall)| f64::from(stall.cwnd)).collect();
+    windows.windows(2).filter(|pair| pair[1] <= CUT * pair[0]).count() as u64
+}
+
+/// See [`FlowFact::window_by_loss`]. Of the segments that were sent again the window was cut for `cuts`, where that was seen.
+fn window_by_loss(ledger: &FlowLedger, (retransmitted, cuts): (u64, u64), data_segs: u64) -> Option<f64> {
     let sending = [State::CwndLimited, State::LossRecovery, State::InFlight, State::SndbufLimited];
     let sending_ns: f64 = sending.into_iter().map(|state| ledger.of(state)).sum();
     let rtt_ns = ledger.context.min_rtt_ns;
     let segments = ratio(data_segs as f64 * rtt_ns, sending_ns);
-    let allowed = 2.0 * MATHIS / ratio(retransmitted as f64, data_segs as f64).sqrt();
+    let losses = if cuts > 0 { cuts.min(retransmitted) } else { retransmitted };
+    let allowed = 2.0 * MATHIS / ratio(losses as f64, data_segs as f64).sqrt();
     let full = ledger.of(State::CwndLimited) >= WINDOW_FULL * sending_ns;
     (retransmitted >= LOSSES_MIN && rtt_ns >= LOSS_RTT_MIN_NS && full && segments <= allowed).then_some(segments)
 }

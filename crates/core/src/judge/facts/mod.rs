@@ -6,6 +6,7 @@ mod blame;
 mod broadcast;
 mod doing;
 mod flow;
+mod held_back;
 mod lost;
 pub mod network;
 mod off;

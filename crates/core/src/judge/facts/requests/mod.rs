@@ -233,6 +233,7 @@ pub fn is_network(blame: Blame) -> bool {
             | Blame::Throttled
             | Blame::AppBlocked
             | Blame::SupplyBlocked
+            | Blame::HeldBack
             | Blame::PeerThink
     )
 }
@@ -273,7 +274,7 @@ pub fn supersede(
         let flow = &flows[part.flow];
         let waits = flow.pair.is_some_and(|other| served[other]) || on_account(flow.rec.pid, flow.rec.remote);
         match part.blame {
-            Blame::SupplyBlocked => true,
+            Blame::SupplyBlocked | Blame::HeldBack => true,
             Blame::PeerThink => !waits,
             Blame::Setup => !opening.holds(flow.rec) && !flow.pair.is_some_and(|other| opening.holds(flows[other].rec)),
             blame => is_network(blame) || !served[part.flow],
