@@ -36,6 +36,8 @@ pub enum Blame {
     Qdisc,
     /// A reader of a stream that slept with data waiting.
     ReaderBlocked,
+    /// A client that slept by a timer between two pieces of its reply.
+    ReaderPauses,
     /// A thread at work in user mode.
     CpuUser,
     /// A thread at work in the kernel.
@@ -96,6 +98,7 @@ impl Blame {
             Blame::Paced => "pacing",
             Blame::Qdisc => "local qdisc",
             Blame::ReaderBlocked => "reader asleep",
+            Blame::ReaderPauses => "client pausing between reads",
             Blame::CpuUser => "application computing",
             Blame::CpuKernel => "kernel at work for the application",
             Blame::RunQueue => "run queue",
@@ -170,7 +173,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "handshake-per-request", waits: &[OnCpu, RunQueue], flows: &[Blame::CpuUser], threads: true, ..NONE },
     EvidenceTypes { cause: "user-cpu-bound", waits: &[OnCpu, RunQueue], flows: &[Blame::CpuUser], threads: true, ..NONE },
     EvidenceTypes { cause: "small-copy-buffer", threads: true, ..NONE },
-    EvidenceTypes { cause: "slow-reader", flows: &[Blame::ReaderBlocked], ..NONE },
+    EvidenceTypes { cause: "slow-reader", flows: &[Blame::ReaderBlocked, Blame::ReaderPauses], ..NONE },
     EvidenceTypes { cause: "peer-window-limited", flows: &[Blame::PeerWindow], ..NONE },
     EvidenceTypes { cause: "peer-think-time", flows: &[Blame::PeerThink], ..NONE },
     EvidenceTypes { cause: "app-limited", flows: &[Blame::SupplyBlocked, Blame::AppBlocked], ..NONE },

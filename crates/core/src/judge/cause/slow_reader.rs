@@ -3,7 +3,7 @@
 //!
 //! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
 //! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once. A client that pauses between two
-//! pieces of a reply, as what plays a stream does, takes it as fast as it wants to.
+//! pieces of a reply, as what plays a stream does, takes it as fast as it wants to, unless requests of others wait meanwhile.
 
 use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::confidence::Gap;
@@ -26,7 +26,7 @@ pub const CAUSE: Cause = Cause {
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
-    let take = |p: &Part| p.blame == Blame::ReaderBlocked;
+    let take = |p: &Part| matches!(p.blame, Blame::ReaderBlocked | Blame::ReaderPauses);
     let lost = facts.lost(take);
     let Some(worst) = lost.worst() else { return why_not(facts) };
     let tid = main_thread(facts, take);
@@ -82,7 +82,7 @@ fn unread(facts: &Facts<'_>, flow: usize) -> Vec<f64> {
     facts
         .parts
         .iter()
-        .filter(|p| p.flow == flow && p.blame == Blame::ReaderBlocked)
+        .filter(|p| p.flow == flow && matches!(p.blame, Blame::ReaderBlocked | Blame::ReaderPauses))
         .filter_map(|p| p.stall.and_then(|i| facts.capture.flow_stalls.get(i)))
         .map(|s| f64::from(s.unread_bytes))
         .collect()
@@ -106,8 +106,9 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{FdKind, FlowState, Release, Role};
+    use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role};
 
+    use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
     fn reader() -> FlowBuilder {
@@ -158,7 +159,7 @@ mod tests {
     }
 
     /// A service sends a reply that its client, on this host, reads a piece of every 10 ms: it is in `call` meanwhile.
-    fn client_that_reads_in_pieces(call: &str, fd: FdKind) -> String {
+    fn client_that_reads_in_pieces(call: &str, fd: FdKind) -> Capture {
         let sender = FlowBuilder::new(1, Role::Server)
             .every(10 * MS, 0, 10 * MS, FlowState::PeerWindow, Release::RxAck)
             .streams(1000, 16_384);
@@ -168,14 +169,20 @@ mod tests {
             .every(10 * MS, 0, 9 * MS, FlowState::RxWaiting, Release::AppRecv)
             .drains(1000, 16_384);
         let thread = ThreadBuilder::new(201).of(200).sleeps(10 * MS, 0, 9 * MS, call, fd);
-        verdict_of(&capture(vec![sender, reader], vec![thread]))
+        capture(vec![sender, reader], vec![thread])
     }
 
     #[test]
     fn a_client_that_pauses_between_two_pieces_wants_no_more() {
-        assert_eq!(client_that_reads_in_pieces("clock_nanosleep", FdKind::None), "healthy");
+        let mut pauses = client_that_reads_in_pieces("clock_nanosleep", FdKind::None);
+        assert_eq!(verdict_of(&pauses), "healthy");
         // It cannot read before it has written what it read.
-        assert_eq!(client_that_reads_in_pieces("fsync", FdKind::File), "slow-reader");
+        assert_eq!(verdict_of(&client_that_reads_in_pieces("fsync", FdKind::File)), "slow-reader");
+        // A room that sends to its members in turn waits for the one that pauses: the others' messages are late.
+        let room = Hops::new().thread(100, 101, "room").on(HopKind::Network, "");
+        pauses.services = vec![ServiceBuilder::new(8765).requests(5, 500.0).part(room, 0.7).cpu(0.01).build()];
+        let found = crate::judge::judge(&pauses).findings;
+        assert!(found.iter().any(|found| found.cause == "slow-reader"), "{found:#?}");
     }
 
     #[test]

@@ -170,8 +170,7 @@ fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
     }
 }
 
-/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it: it takes what it asked for when it wants
-/// it, as what plays a stream does.
+/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it.
 pub fn pauses(reader: &FlowFact<'_>, wait: Option<Wait>) -> bool {
     !serves(reader.rec) && wait == Some(Wait::Sleep)
 }
@@ -218,7 +217,9 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
     let unclear =
         part.state == State::AppThinking && part.release == Release::Sampled && wait.is_none_or(Wait::is_for_work);
     let pauses = part.state == State::ReaderWaiting && pauses(flow, wait);
-    if unclear || pauses {
+    if pauses && flow.shape != Shape::RequestReply {
+        give(Blame::ReaderPauses, doing.blocked);
+    } else if unclear || pauses {
         // Not counted as lost here, and no reason for what the other end sees.
     } else if blocked != Blame::AppBlocked || each >= THINK_MIN_NS {
         give(blocked, doing.blocked);

@@ -122,7 +122,7 @@ fn shuts_window(facts: &Facts<'_>, reader: usize, wait: &Part, share: f64) -> bo
     ledger.of(State::ReaderWaiting) >= 0.5 * ledger.wall_ns || (share >= SEEN_UNREAD && wait.each_ns > update_ns)
 }
 
-/// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data, or wants no more yet.
+/// A wait for the window, on the account of the reader that shuts it; None when that one is at work on cheap data.
 fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
     let rec = facts.flows[reader].rec;
     let tid = facts.server_of(rec, 0);
@@ -132,7 +132,9 @@ fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
         Some(_) if doing.throttled >= 0.5 => (Blame::Throttled, part.ns),
         Some(t) if doing.blocked < 0.5 && t.expensive => (Blame::CpuUser, part.ns),
         Some(_) if doing.blocked < 0.5 => return None,
-        Some(_) if pauses(&facts.flows[reader], doing.off.map(|i| wait_of(facts, i))) => return None,
+        Some(_) if pauses(&facts.flows[reader], doing.off.map(|i| wait_of(facts, i))) => {
+            (Blame::ReaderPauses, part.ns * doing.blocked)
+        }
         _ => (Blame::ReaderBlocked, part.ns * doing.blocked),
     };
     Some(Part { flow: reader, blame, state: State::ReaderWaiting, ns, tid, off: doing.off, stall: None, ..part })

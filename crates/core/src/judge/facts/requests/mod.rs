@@ -227,6 +227,7 @@ pub fn is_network(blame: Blame) -> bool {
     !matches!(
         blame,
         Blame::ReaderBlocked
+            | Blame::ReaderPauses
             | Blame::CpuUser
             | Blame::CpuKernel
             | Blame::RunQueue
@@ -237,6 +238,10 @@ pub fn is_network(blame: Blame) -> bool {
             | Blame::PeerThink
     )
 }
+
+/// A client that pauses between two pieces of its reply takes it as fast as it wants, as what plays a stream does; unless requests wait on
+/// the way meanwhile, for at least this share of their time.
+const HELD_UP: f64 = 0.3;
 
 /// Removes from the flows' lost time what is a wait of a request on the account: time in which a served flow's request is unread
 /// or unanswered, the same wait as its client sees it, and a wait of a serving process for a reply that is in a path.
@@ -249,6 +254,9 @@ pub fn supersede(
     waited: &BTreeSet<parshall_evidence::FlowId>,
 ) {
     parts.retain(|part| is_network(part.blame) || !waited.contains(&flows[part.flow].rec.id));
+    if requests.share(Spent::Network) < HELD_UP {
+        parts.retain(|part| part.blame != Blame::ReaderPauses);
+    }
     if requests.is_empty() {
         return;
     }
