@@ -12,13 +12,16 @@ use parshall_evidence::socket::selection::state::{ESTABLISHED, LISTEN, SYN_SENT}
 use parshall_evidence::socket::{FLAG_CLOSED, Group, Groups, Prefix, Selection, Side, SocketRecord};
 use parshall_sys::netns::NetNs;
 
-/// The addresses of these tests. Other tests have the same ports.
-const HERE: Prefix = Prefix { side: Side::Either, network: IpAddr::V4(Ipv4Addr::new(127, 0, 3, 0)), length: 24 };
+/// A server's own address at either end. Other servers, those of the other tests here among them, may have the same port.
+fn at(server: SocketAddr) -> Prefix {
+    Prefix { side: Side::Either, network: server.ip(), length: 32 }
+}
 
-/// Closes of sockets in this namespace, of these tests, with one of these ports at either end.
-fn of_ports(ports: impl IntoIterator<Item = u16>) -> Selection {
-    let ports = ports.into_iter().map(|port| (Side::Either, port)).collect();
-    Selection { ports, prefixes: vec![HERE], namespaces: vec![own_namespace()], ..Selection::default() }
+/// Closes of sockets in this namespace, with one of these servers at either end.
+fn of_servers(servers: &[SocketAddr]) -> Selection {
+    let ports = servers.iter().map(|server| (Side::Either, server.port())).collect();
+    let prefixes = servers.iter().map(|server| at(*server)).collect();
+    Selection { ports, prefixes, namespaces: vec![own_namespace()], ..Selection::default() }
 }
 
 /// Drains until `enough`, for at most ten seconds.
@@ -150,7 +153,7 @@ fn report_short_connections(connections: usize) {
     let address = |at: usize| SocketAddr::from(([127, 0, 3, at as u8 + 1], 0));
     let listeners: Vec<TcpListener> = (0..LISTENERS).map(|at| TcpListener::bind(address(at)).unwrap()).collect();
     let servers: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-    let mut closes = Closes::attach(&of_ports(servers.iter().map(|server| server.port())), 16 << 20).unwrap();
+    let mut closes = Closes::attach(&of_servers(&servers), 16 << 20).unwrap();
     let mut records = Vec::new();
     let (sender, expected) = mpsc::channel();
     let each = connections / LISTENERS;
@@ -193,9 +196,9 @@ fn every_kind_of_close_is_reported_once_with_the_previous_state() {
     if !ready("ways in which sockets close") {
         return;
     }
-    let listener = TcpListener::bind("127.0.3.40:0").unwrap();
+    let listener = TcpListener::bind("127.0.13.40:0").unwrap();
     let server = listener.local_addr().unwrap();
-    let mut closes = Closes::attach(&of_ports([server.port()]), 1 << 20).unwrap();
+    let mut closes = Closes::attach(&of_servers(&[server]), 1 << 20).unwrap();
     let once = |records: &[SocketRecord], wanted: Ends| {
         let found: Vec<_> = records.iter().filter(|record| ends(record) == wanted).collect();
         assert_eq!(found.len(), 1, "{wanted:?}: {found:?}");
@@ -233,7 +236,7 @@ fn closes_outside_the_selection_stay_in_the_kernel() {
     if !ready("selection of closes") {
         return;
     }
-    let listener = TcpListener::bind("127.0.3.41:0").unwrap();
+    let listener = TcpListener::bind("127.0.13.41:0").unwrap();
     let server = listener.local_addr().unwrap();
     let pair = || {
         let client = TcpStream::connect(server).unwrap();
@@ -250,7 +253,7 @@ fn closes_outside_the_selection_stay_in_the_kernel() {
     };
     let remote = Selection {
         ports: vec![(Side::Remote, server.port())],
-        prefixes: vec![HERE],
+        prefixes: vec![at(server)],
         groups: Groups::of([Group::Traffic]),
         ..Selection::default()
     };
@@ -258,7 +261,7 @@ fn closes_outside_the_selection_stay_in_the_kernel() {
     assert_eq!((records.len(), counts.reported), (1, 1), "the client only");
     assert_eq!((records[0].remote_port, records[0].snd_cwnd, records[0].sndbuf_bytes), (server.port(), 0, 0));
     assert!(records[0].segs_out > 0 && counts.filtered > 0);
-    let elsewhere = Selection { namespaces: vec![1], ..of_ports([server.port()]) };
+    let elsewhere = Selection { namespaces: vec![1], ..of_servers(&[server]) };
     assert!(far(elsewhere).0.is_empty());
     assert_eq!(far(Selection { namespaces: vec![1, own_namespace()], ..remote.clone() }).0.len(), 1);
     assert!(far(Selection { states: 1 << LISTEN, ..remote }).0.is_empty());
@@ -269,9 +272,9 @@ fn a_full_ring_counts_the_lost_closes_and_keeps_the_others_intact() {
     if !ready("a full ring of closes") {
         return;
     }
-    let listener = TcpListener::bind("127.0.3.42:0").unwrap();
+    let listener = TcpListener::bind("127.0.13.42:0").unwrap();
     let server = listener.local_addr().unwrap();
-    let mut closes = Closes::attach(&of_ports([server.port()]), 64 << 10).unwrap();
+    let mut closes = Closes::attach(&of_servers(&[server]), 64 << 10).unwrap();
     let connections = 300;
     for _ in 0..connections {
         let client = TcpStream::connect(server).unwrap();
