@@ -382,7 +382,7 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     let gaps: Vec<Gap> = known.into_iter().chain(confidence::of_health(facts)).collect();
     match capacity::full(facts) {
         Some(summary) => verdict_of_status(Status::AtCapacity, &gaps, summary),
-        None => verdict_of_status(Status::Healthy, &gaps, healthy(facts, flow_share) + &quiet(facts)),
+        None => verdict_of_status(Status::Healthy, &gaps, healthy(facts, flow_share) + &quiet(facts) + &paused(facts)),
     }
 }
 
@@ -553,6 +553,17 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
     let lost =
         if flow_share >= 0.01 { format!(", {} of the time lost", units::percent(flow_share)) } else { String::new() };
     format!("No time worth naming was lost: {flows}{did}{lost}, {threads}.")
+}
+
+/// The share of the flows' time from which on pauses of their clients are worth a sentence.
+const PAUSED_MIN: f64 = 0.1;
+
+/// What clients do between two reads of a stream, where that is what limits it.
+fn paused(facts: &Facts<'_>) -> String {
+    if facts.raw_share(&[Blame::ReaderPauses]) < PAUSED_MIN {
+        return String::new();
+    }
+    " Streams wait for their clients, which sleep by a timer between two reads.".to_owned()
 }
 
 fn no_dominant(facts: &Facts<'_>, share: f64) -> String {

@@ -3,7 +3,8 @@
 //!
 //! Look-alikes: a reader at work on what it read (user-cpu-bound), out of quota (cpu-throttled), copying in small
 //! pieces (small-copy-buffer), or a small receive buffer with a reader that empties it at once. A client that pauses between two
-//! pieces of a reply, as what plays a stream does, takes it as fast as it wants to, unless requests of others wait meanwhile.
+//! pieces of a reply, as what plays a stream does, takes it as fast as it wants to, unless it is what the user asked
+//! about, or requests of others wait meanwhile.
 
 use super::base::{Candidate, Cause, Outcome, denied, main_sleep, main_thread, place_of, stalls, thread_name, who};
 use crate::judge::confidence::Gap;
@@ -108,6 +109,8 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 mod tests {
     use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role};
 
+    use parshall_evidence::timeline::Timeline;
+
     use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
@@ -176,6 +179,12 @@ mod tests {
     fn a_client_that_pauses_between_two_pieces_wants_no_more() {
         let mut pauses = client_that_reads_in_pieces("clock_nanosleep", FdKind::None);
         assert_eq!(verdict_of(&pauses), "healthy");
+        let summary = crate::judge::judge(&pauses).verdict.summary;
+        assert!(summary.ends_with("by a timer between two reads."), "{summary}");
+        // It is the client that the user asked about.
+        let mut own = pauses.clone();
+        (own.subject.pids, own.timeline) = (vec![200], Some(Timeline::default()));
+        assert_eq!(verdict_of(&own), "slow-reader");
         // It cannot read before it has written what it read.
         assert_eq!(verdict_of(&client_that_reads_in_pieces("fsync", FdKind::File)), "slow-reader");
         // A room that sends to its members in turn waits for the one that pauses: the others' messages are late.

@@ -170,9 +170,14 @@ fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
     }
 }
 
-/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it.
-pub fn pauses(reader: &FlowFact<'_>, wait: Option<Wait>) -> bool {
-    !serves(reader.rec) && wait == Some(Wait::Sleep)
+/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it. Of a stream, pauses are its own fault where
+/// the user asked about this client.
+pub fn pauses(facts: &Facts<'_>, reader: &FlowFact<'_>, wait: Option<Wait>) -> bool {
+    let capture = facts.capture;
+    let by_port = capture.timeline.as_ref().is_none_or(|timeline| !timeline.asked_ports.is_empty());
+    let asked_for = !by_port && capture.subject.pids.contains(&reader.rec.pid);
+    let client = !serves(reader.rec) && (reader.shape == Shape::RequestReply || !asked_for);
+    client && wait == Some(Wait::Sleep)
 }
 
 /// Divides time that the local application took by what its thread did.
@@ -216,7 +221,7 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
     // Samples cannot tell a request that is incomplete from one that is not answered. Does the thread wait for work?
     let unclear =
         part.state == State::AppThinking && part.release == Release::Sampled && wait.is_none_or(Wait::is_for_work);
-    let pauses = part.state == State::ReaderWaiting && pauses(flow, wait);
+    let pauses = part.state == State::ReaderWaiting && pauses(facts, flow, wait);
     if pauses && flow.shape != Shape::RequestReply {
         give(Blame::ReaderPauses, doing.blocked);
     } else if unclear || pauses {
