@@ -11,13 +11,13 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py
 const WHAT: &str = "clients that wait";
 
 /// An observation of a mode for three seconds; None where it cannot be observed here.
-fn observe(mode: &str) -> Option<Report> {
+pub fn observe(mode: &str) -> Option<Report> {
     let ready = has(&["python3", "setsid"], WHAT) && btf(WHAT);
     ready.then(|| observe_with(mode, 0).0)
 }
 
 /// The same, again and again until it was not observed in slices, as a busy host is: a wait of a second lies in none of them as a whole.
-fn observe_whole(mode: &str) -> Option<Report> {
+pub fn observe_whole(mode: &str) -> Option<Report> {
     for _ in 0..6 {
         let report = observe(mode)?;
         if !report.services.iter().any(|service| service.scaled) {
@@ -38,17 +38,6 @@ fn observe_with(mode: &str, lines: usize) -> (Report, Vec<String>) {
     let report = common::finish(&mut command).report();
     service.end();
     (report, lines)
-}
-
-#[test]
-fn a_client_that_waits_for_an_interim_answer() {
-    let Some(report) = observe_whole("expect") else { return };
-    assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"), "{report:#?}");
-    assert!(report.verdict.summary.contains("a timer of the client"), "{}", report.verdict.summary);
-    // Where slices miss its few requests, only its flows are left to judge by.
-    let thinks = observe("thinks").expect("it could be observed");
-    assert!(!thinks.verdict.summary.contains("the rest of requests"), "{thinks:#?}");
-    assert_ne!(thinks.verdict.status, Status::NoDominantCause, "{thinks:#?}");
 }
 
 #[test]
