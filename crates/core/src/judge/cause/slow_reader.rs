@@ -22,12 +22,18 @@ pub const CAUSE: Cause = Cause {
     id: "slow-reader",
     title: "The local reader does not keep up",
     test,
-    symptom: |facts| facts.share_in(&[State::ReaderWaiting]).min(facts.raw_share(&[Blame::ReaderBlocked])),
+    symptom: |facts| facts.share_in(&[State::ReaderWaiting]).min(facts.raw_share(ASLEEP)),
     testable: record::flows,
 };
 
+/// Time in which a reader was asleep.
+const ASLEEP: &[Blame] = &[Blame::ReaderBlocked, Blame::ReaderPauses];
+
+fn take(part: &Part) -> bool {
+    ASLEEP.contains(&part.blame)
+}
+
 fn test(facts: &Facts<'_>) -> Outcome {
-    let take = |p: &Part| matches!(p.blame, Blame::ReaderBlocked | Blame::ReaderPauses);
     let lost = facts.lost(take);
     let Some(worst) = lost.worst() else { return why_not(facts) };
     let tid = main_thread(facts, take);
@@ -83,7 +89,7 @@ fn unread(facts: &Facts<'_>, flow: usize) -> Vec<f64> {
     facts
         .parts
         .iter()
-        .filter(|p| p.flow == flow && matches!(p.blame, Blame::ReaderBlocked | Blame::ReaderPauses))
+        .filter(|p| p.flow == flow && take(p))
         .filter_map(|p| p.stall.and_then(|i| facts.capture.flow_stalls.get(i)))
         .map(|s| f64::from(s.unread_bytes))
         .collect()
@@ -98,18 +104,21 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let asleep = facts.raw_share(&[Blame::ReaderBlocked]);
+    let asleep = facts.raw_share(ASLEEP);
+    let why = match 2.0 * facts.raw_share(&[Blame::ReaderPauses]) > asleep {
+        true => "its client pauses by a timer, and takes what it wants",
+        false => "counted at the connection that it waited for",
+    };
     let denial =
         Denial::of(share(facts.share_in(&[State::ReaderWaiting]), "of the flows' time with received data unread"))
             .and(share(asleep, "of the flows' time with the reader of a stream asleep"));
-    denied(if asleep > 0.0 { denial.because("counted at the connection that it waited for") } else { denial })
+    denied(if asleep > 0.0 { denial.because(why) } else { denial })
 }
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role};
-
     use parshall_evidence::timeline::Timeline;
+    use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role};
 
     use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
@@ -179,8 +188,11 @@ mod tests {
     fn a_client_that_pauses_between_two_pieces_wants_no_more() {
         let mut pauses = client_that_reads_in_pieces("clock_nanosleep", FdKind::None);
         assert_eq!(verdict_of(&pauses), "healthy");
-        let summary = crate::judge::judge(&pauses).verdict.summary;
+        let report = crate::judge::judge(&pauses);
+        let summary = &report.verdict.summary;
         assert!(summary.ends_with("by a timer between two reads."), "{summary}");
+        let denied = report.ruled_out.iter().find(|entry| entry.cause == "slow-reader").expect("it is ruled out");
+        assert!(denied.seen && denied.why.contains("its client pauses by a timer"), "{denied:?}");
         // It is the client that the user asked about.
         let mut own = pauses.clone();
         (own.subject.pids, own.timeline) = (vec![200], Some(Timeline::default()));
