@@ -181,11 +181,10 @@ impl Follower {
         match event {
             Event::OffCpu(off) => self.see_off_cpu(off),
             // Of a process that is not observed, calls are only seen on connections of those that are.
-            Event::Call(call) if self.plan.depth(call.tgid).is_none() => self.receivers.see(call.tgid),
-            Event::FlowEnd(dump) => {
-                self.receivers.see_closed(dump.key.passive != 0, dump.addresses().0.port(), dump.flow.tgid);
-                self.see_closed(dump);
+            Event::Call(call) if self.receivers.may_be(call.tgid) && self.plan.depth(call.tgid).is_none() => {
+                self.receivers.see(call.tgid);
             }
+            Event::FlowEnd(dump) => self.see_closed(dump),
             Event::ThreadStall(stall) => {
                 self.stalled.extend((stall.followed != 0).then_some(stall.head.tid));
                 self.names.see_waker(stall.waker_tid, stall.waker_tgid, &stall.waker_comm);
@@ -242,7 +241,8 @@ impl Follower {
 
     fn see_closed(&mut self, dump: &FlowDump) {
         self.see_flow(dump);
-        let (_, remote) = dump.addresses();
+        let (local, remote) = dump.addresses();
+        self.receivers.see_closed(dump.key.passive != 0, local.port(), dump.flow.tgid);
         // One to another address may end in a namespace of this host; where it does not, nobody is found.
         if dump.key.passive == 0 && self.closed.len() < CLOSED_MAX {
             self.closed.insert((dump.flow.tgid, u64::from(dump.key.netns), remote));

@@ -16,6 +16,11 @@ impl Receivers {
         Self { possible, ports: ports.to_vec(), seen: Vec::new() }
     }
 
+    /// Whether a process may be passed one, and was not yet.
+    pub fn may_be(&self, pid: u32) -> bool {
+        self.possible.contains(&pid)
+    }
+
     /// A process sends or receives on a connection of the subject.
     pub fn see(&mut self, pid: u32) {
         self.seen.extend(self.possible.take(&pid));

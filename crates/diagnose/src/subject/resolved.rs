@@ -186,6 +186,9 @@ impl Resolved {
     /// Of a port: those that are not observed because they held none of its connections, and whose parents serve it. They may be given
     /// a connection.
     pub fn bystanders_of_service(&self) -> HashSet<u32> {
+        if self.bystanders.is_empty() {
+            return HashSet::new();
+        }
         let serving: Vec<u32> = self.serving().unwrap_or_default().into_iter().collect();
         proc_fs::descendants(&serving).into_iter().filter(|pid| self.bystanders.contains(pid)).collect()
     }

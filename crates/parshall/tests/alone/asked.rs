@@ -10,10 +10,13 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/asked.py
 
 const WHAT: &str = "clients that wait";
 
+fn ready() -> bool {
+    has(&["python3", "setsid"], WHAT) && btf(WHAT)
+}
+
 /// An observation of a mode for three seconds; None where it cannot be observed here.
 pub fn observe(mode: &str) -> Option<Report> {
-    let ready = has(&["python3", "setsid"], WHAT) && btf(WHAT);
-    ready.then(|| observe_with(mode, 0).0)
+    ready().then(|| observe_with(mode, 0).0)
 }
 
 /// The same, again and again until it was not observed in slices, as a busy host is: a wait of a second lies in none of them as a whole.
@@ -66,7 +69,7 @@ fn a_name_server_that_never_answers() {
 
 #[test]
 fn a_child_that_is_passed_the_connections() {
-    if !has(&["python3", "setsid"], WHAT) || !btf(WHAT) {
+    if !ready() {
         return;
     }
     for (mode, cause) in [("passes", Some("timer-wait")), ("hands", None)] {

@@ -21,6 +21,8 @@ import time
 
 SIZE = 80
 CLIENTS = 4
+# The modes in which a child is passed the connections.
+PASSED = ("passes", "hands")
 # No name server listens there.
 NAMES = ("127.9.9.9", 53)
 
@@ -35,7 +37,7 @@ def main():
         silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         silent.bind(NAMES)
     service = os.getpid()
-    passes = child_that_gets_connections(mode, listeners) if mode in ("passes", "hands") else None
+    passes = child_that_gets_connections(mode, listeners) if mode in PASSED else None
     if os.fork() == 0:
         for taken in listeners:
             taken.close()
@@ -132,7 +134,7 @@ def client(mode, port):
 def ask(mode, connection):
     if mode == "group":
         connection.settimeout(0.4)
-    for _ in range(1 if mode in ("close", "keeps", "passes", "hands") else 20):
+    for _ in range(1 if mode in ("close", "keeps") + PASSED else 20):
         connection.sendall(b"x" * SIZE)
         if mode == "expect":
             select.select([connection], [], [], 1)
@@ -145,7 +147,7 @@ def ask(mode, connection):
             connection.recv(SIZE)
         elif mode == "keeps":
             time.sleep(0.9)
-        elif mode in ("passes", "hands"):
+        elif mode in PASSED:
             time.sleep(0.2)
         elif mode == "group":
             time.sleep(0.02)

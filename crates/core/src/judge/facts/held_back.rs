@@ -10,9 +10,8 @@ use super::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::stats::quantile;
 
-/// Sends that show even times, and pieces for each of them.
+/// Sends that show even times.
 const SENDS_MIN: usize = 6;
-const PIECES_MIN: usize = 2;
 /// Of the sends, those that must carry what was received since the one before.
 const ALIKE_MIN: f64 = 0.8;
 /// A send may have more bytes than what it passes on: a frame around each piece, or around all.
@@ -96,8 +95,7 @@ fn batches(timeline: &Timeline, sends: &[SocketCall], receives: &[SocketCall]) -
     let mut found = Vec::new();
     let mut compared = 0;
     for pair in sends.windows(2) {
-        let whole = |slice: &&(u64, u64)| slice.0 <= pair[0].at_ns && pair[1].at_ns <= slice.1;
-        if timeline.slices.iter().find(whole).is_none() {
+        if !timeline.slices.iter().any(|slice| slice.0 <= pair[0].at_ns && pair[1].at_ns <= slice.1) {
             continue;
         }
         compared += 1;
@@ -107,7 +105,6 @@ fn batches(timeline: &Timeline, sends: &[SocketCall], receives: &[SocketCall]) -
         let sent = u64::from(pair[1].bytes);
         let carries = sent >= bytes && sent as f64 <= bytes as f64 * FRAMED + FRAME_BYTES as f64;
         if let [first, .., last] = pieces
-            && pieces.len() >= PIECES_MIN
             && carries
         {
             let (first_ns, last_ns) = (first.at_ns, last.at_ns);
