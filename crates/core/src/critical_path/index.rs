@@ -104,7 +104,7 @@ pub struct Index<'a> {
     /// The last call on the sockets that are served at an address.
     last_served: HashMap<SocketAddr, SocketCall>,
     /// By process, its sockets that are not served and on which something moved.
-    asking: HashMap<u32, Vec<FlowId>>,
+    pub(super) asking: HashMap<u32, Vec<FlowId>>,
     /// Threads of each process.
     threads: HashMap<u32, usize>,
     /// By process, the connections that it opened, in the order of the first sends on them.

@@ -15,6 +15,7 @@ mod connection;
 mod heartbeat;
 mod held;
 mod held_part;
+mod helpers;
 mod index;
 #[cfg(test)]
 mod jobs;

@@ -9,7 +9,7 @@ use super::index::{Client, Index};
 use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
 use super::requests::{self, Request};
-use super::{tail, walk};
+use super::{helpers, tail, walk};
 use crate::sorting::StableSort as _;
 use crate::stats::Spans;
 use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
@@ -177,7 +177,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         reply_gap_p50_ns: rank(&gaps, 0.5),
         reply_gap_p90_ns: rank(&gaps, 0.9),
         workers: workers.len() as u32,
-        limits: limits(index, group, &path),
+        limits: limits(index, group, &all, &path),
         followed_requests,
         followed_ns,
         path,
@@ -186,14 +186,15 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
 }
 
 /// The limits of a service. That on the connections that it serves at a time comes first, where requests were seen to wait for it.
-fn limits(index: &Index<'_>, group: Group, path: &[PathPart]) -> Vec<Limit> {
+fn limits(index: &Index<'_>, group: Group, all: &[Request], path: &[PathPart]) -> Vec<Limit> {
     if group.outbound {
         return Vec::new();
     }
     let kept_out = |pair: &[Hop]| pair[0].kind == HopKind::Unread && pair[1].kind == HopKind::Worker;
     let waits = path.iter().any(|part| part.hops.windows(2).any(kept_out));
     let connections = index.limit_of_connections(group.port).filter(|_| waits && !group.udp);
-    connections.into_iter().chain(index.limits(group.udp, group.port)).cloned().collect()
+    let own = connections.into_iter().chain(index.limits(group.udp, group.port)).cloned();
+    own.chain(helpers::limits(index, all, path)).collect()
 }
 
 /// Whether a request that comes first on its connection in a slice may be the rest of one. Where requests take longer than a third of the

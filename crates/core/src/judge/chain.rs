@@ -48,7 +48,10 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
         last.limited_lock = part.ends_in_limited_lock();
     }
     let mut found = hops(facts, service, &way);
-    if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
+    if turn(facts, part).is_some_and(|(turn, _)| turn.kind == HopKind::Pipe) {
+        // The helper, for which the process with the limit waits.
+        found.pop();
+    } else if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
         last.waits_on = next;
     }
     found
@@ -73,16 +76,17 @@ fn asked_in_turn(facts: &Facts<'_>, part: &PartFact<'_>) -> Option<String> {
 
 /// Where requests wait for others of which only some are passed on at a time, and how many these are.
 fn turn<'t>(facts: &'t Facts<'_>, part: &'t PartFact<'_>) -> Option<(&'t Hop, &'t Limit)> {
-    let (services, hops) = (facts.requests.all, part.rec.hops.as_slice());
+    let (services, rec) = (facts.requests.all, part.rec);
     match part.spent {
-        Spent::Turn => turn_of(services, hops),
-        Spent::Serial => turn_of(services, hops).or_else(|| blocked_in(services, hops)),
+        Spent::Turn => turn_of(services, rec),
+        Spent::Serial => turn_of(services, rec).or_else(|| blocked_in(services, &rec.hops)),
         _ => None,
     }
 }
 
 /// Where requests wait for those before them, the way ends with who serves these: not with the distance to a server that it asks. Where they
-/// wait for their turn, it ends there: what those wait for whose turn it is would not be waited for with a higher limit.
+/// wait for their turn, it ends there: what those wait for whose turn it is would not be waited for with a higher limit. A helper that asks
+/// for a few at a time comes after the end.
 fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
     let hops = part.rec.hops.as_slice();
     if let ([served @ .., last], Spent::Serial | Spent::Workers) = (hops, part.spent)
@@ -92,7 +96,10 @@ fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
         return served;
     }
     let at = turn(facts, part).and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
-    at.map_or(hops, |at| &hops[..=at])
+    at.map_or(hops, |at| match &hops[..=at] {
+        [.., turn] if turn.kind == HopKind::Pipe => &hops[..=at + 1],
+        until => until,
+    })
 }
 
 fn steps(hops: &[Hop]) -> Vec<Step<'_>> {

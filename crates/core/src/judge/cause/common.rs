@@ -81,7 +81,7 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// The hop at which requests of the largest part wait for their turn to be passed on, and the limit.
     pub fn turn(&self) -> Option<(&'f Hop, &'f Limit)> {
-        turn_of(self.facts.requests.all, &self.part.rec.hops)
+        turn_of(self.facts.requests.all, self.part.rec)
     }
 
     /// The pool of its process of which nothing is free, where no request of the largest part was answered.

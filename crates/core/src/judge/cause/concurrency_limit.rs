@@ -6,6 +6,8 @@
 //!
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
+use parshall_evidence::HopKind;
+
 use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, limited, not_spent, outstanding};
 use crate::judge::chain::named;
@@ -49,13 +51,28 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::decimal(limit.waiting),
         waits.each()
     );
-    let summary = waits.summary(if limit.by_connections { &kept } else { &passed });
+    let helper = waits.after(holder).filter(|_| holder.kind == HopKind::Pipe).map(|helper| &helper.process);
+    let through = |helper: &String| {
+        format!(
+            "{who} has {helper} ask {next} for no more than {most} at a time, for {} each; {} more wait in front of it for their turn, {} a \
+             request.",
+            units::duration(limit.each_ns as f64),
+            units::decimal(limit.waiting),
+            waits.each()
+        )
+    };
+    let summary = waits.summary(&match helper {
+        Some(helper) => through(helper),
+        None if limit.by_connections => kept,
+        None => passed,
+    });
     let mut evidence = vec![outstanding(waits.service)];
     evidence.extend(limited(limit));
-    let fix = format!(
-        "Let {who} ask {next} for more than {} at a time (the size of its connection pool, a semaphore, maxSockets, a limit of streams).",
-        limit.most
-    );
+    let what = match helper {
+        Some(helper) => format!("more processes of {helper}, or more threads that ask it"),
+        None => "the size of its connection pool, a semaphore, maxSockets, a limit of streams".to_string(),
+    };
+    let fix = format!("Let {who} ask {next} for more than {} at a time ({what}).", limit.most);
     let place = (holder.pid, holder.tid);
     let mut candidate = waits.candidate(summary, evidence, fix);
     (candidate.place.pid, candidate.place.tid) = (Some(place.0), Some(place.1));
@@ -133,6 +150,34 @@ mod tests {
             each_ns: 50_000_000,
         }];
         service
+    }
+
+    /// Sixteen clients of a name server whose three scripts ask a server, which takes 25 ms, for `each_ms` with all that lay before.
+    fn scripts(each_ms: f64) -> ServiceBuilder {
+        let way = Hops::new().thread(100, 101, "pdns").on(HopKind::Pipe, "poll").thread(300, 300, "zones.py");
+        let way = way.on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000").thread(200, 201, "app");
+        let way = way.on(HopKind::Timer, "epoll_wait");
+        let mut service = ServiceBuilder::new(53).requests(220, each_ms).part(way, 0.99).cpu(0.01);
+        service.record.limits = vec![Limit {
+            most: 3,
+            waiting: 13.0,
+            each_ns: 25_000_000,
+            ..proxy(3, HopKind::Timer).record.limits[0].clone()
+        }];
+        service
+    }
+
+    #[test]
+    fn helpers_that_ask_for_a_few_at_a_time() {
+        let report = judge(&with(scripts(130.0)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"), "{report:#?}");
+        let summary = &report.verdict.summary;
+        assert!(summary.contains("has zones.py ask 127.0.0.1:9000 for no more than 3 requests at a time"), "{summary}");
+        let chain = report.chain.expect("a chain");
+        let [hop] = chain.hops.as_slice() else { panic!("{chain:#?}") };
+        assert_eq!((hop.process.as_str(), hop.waits_on.as_str()), ("pdns", "zones.py"));
+        // Each has a helper at once, and waits for what that asks.
+        assert_eq!(verdict_of(&with(scripts(26.0))), "timer-wait");
     }
 
     #[test]

@@ -215,3 +215,8 @@ fn other<'a>(syscall: &str) -> Doing<'a> {
         _ => Doing::Kernel,
     }
 }
+
+/// Nothing but a signal ends what the thread waits for.
+pub fn waits_for_signals(thread: &WaitingThread) -> bool {
+    thread.seen && matches!(thread.syscall_name.as_str(), "rt_sigtimedwait" | "rt_sigsuspend" | "pause")
+}

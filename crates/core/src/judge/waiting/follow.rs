@@ -7,7 +7,7 @@ use parshall_evidence::socket::selection::state::SYN_SENT;
 use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread};
 
 use super::debt::{Debt, TICK_NS};
-use super::doing::{Doing, doing};
+use super::doing::{Doing, doing, waits_for_signals};
 use super::scene::Scene;
 use crate::sorting::StableSort as _;
 use crate::wait::Wait;
@@ -199,10 +199,12 @@ impl<'a> Scene<'a> {
         matches!(end.pids.as_slice(), [pid] if self.at_rest.contains(pid))
     }
 
-    /// An event loop of the processes that hold an end, and waits for the other end of a UNIX socket on which nobody waits there.
+    /// An event loop of the processes that hold an end, and waits for the other end of a UNIX socket on which nobody waits there. A parent
+    /// that only waits for signals answers nothing: the socket is the one by which it steers its workers.
     fn partner_of_loop(&self, end: &WaitingEnd) -> Option<&'a WaitingThread> {
+        let answers = |pid: &u32| self.by_pid.get(pid).is_none_or(|all| !all.iter().all(|t| waits_for_signals(t)));
         let mut threads = end.pids.iter().filter_map(|pid| self.by_pid.get(pid)).flatten();
-        threads.find(|t| !t.partners.is_empty() && matches!(doing(self, t), Doing::Events)).copied()
+        threads.find(|t| t.partners.iter().any(answers) && matches!(doing(self, t), Doing::Events)).copied()
     }
 
     fn through_partner(&self, end: &WaitingEnd, way: &mut Vec<u64>) -> Way {

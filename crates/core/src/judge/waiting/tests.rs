@@ -386,6 +386,8 @@ fn through_a_unix_socket() {
     assert_eq!(follow(WaitingThread { state: 'T', ..thread(300, 300, "") }), "process-stopped");
     assert_eq!(follow(thread(300, 300, "clock_nanosleep")), "timer-wait");
     assert_eq!(follow(thread(300, 300, "epoll_wait")), "InsufficientEvidence");
+    // The parent of workers, which steers them by it.
+    assert_eq!(follow(thread(300, 300, "rt_sigsuspend")), "Healthy");
     // A worker that asks a server over one, and waits for it alone.
     for (call, fd) in [("recvfrom", FdKind::Unix), ("poll", FdKind::None)] {
         let blocked = WaitingThread { partners: vec![300], fd, ..thread(100, 100, call) };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use parshall_evidence::{Capture, DescriptorUse, FdKind, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
 
 use crate::judge::ledger::flow_rules::serves;
+use crate::stats::ratio;
 use crate::wait::Wait;
 
 /// The service whose requests a process reads.
@@ -50,8 +51,10 @@ pub fn keeps_connections(services: &[Service], hops: &[Hop]) -> bool {
 }
 
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
-/// or threads of a process that has such a limit wait for each other while one of them waits for that server.
-pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+/// or threads of a process that has such a limit wait for each other while one of them waits for that server, or the process waits for
+/// helpers that ask that server for longer than that takes.
+pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a Hop, &'a Limit)> {
+    let hops = part.hops.as_slice();
     // Nothing was asked for it yet, and what it waits for is not seen in it: others have their turn.
     let asked = hops.iter().any(|hop| hop.kind == HopKind::Reply);
     let quiet = |leaf: &&Hop| matches!(leaf.kind, HopKind::OtherRequest | HopKind::Network | HopKind::Idle);
@@ -62,17 +65,35 @@ pub fn turn_of<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop,
             .find(|limit| limit.next.is_some())
             .map(|limit| (first, limit));
     }
-    hops.windows(2).find_map(|pair| {
-        let (hop, after) = (&pair[0], &pair[1]);
-        let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, after))?;
-        let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
-        match hop.kind {
-            HopKind::Turn => Some((hop, limit)),
-            // One at a time is a lock as well.
-            HopKind::Lock | HopKind::Worker if asks && limit.most > 1 => Some((hop, limit)),
-            _ => None,
-        }
-    })
+    hops.windows(2)
+        .find_map(|pair| {
+            let (hop, after) = (&pair[0], &pair[1]);
+            let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, after))?;
+            let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
+            match hop.kind {
+                HopKind::Turn => Some((hop, limit)),
+                // One at a time is a lock as well.
+                HopKind::Lock | HopKind::Worker if asks && limit.most > 1 => Some((hop, limit)),
+                _ => None,
+            }
+        })
+        .or_else(|| turn_of_helper(services, part))
+}
+
+/// A request that waits for so many times as long as a question takes was not asked for all the time.
+const BEYOND: f64 = 1.5;
+
+/// The hop at which a request waits until a helper of its service asks a server for it (`critical_path::helpers`): longer than the helper
+/// takes, so others have their turn first.
+fn turn_of_helper<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a Hop, &'a Limit)> {
+    let mut pairs = part.hops.windows(2).map(|pair| (&pair[0], &pair[1]));
+    let (hop, after) =
+        pairs.find(|(hop, after)| hop.kind == HopKind::Pipe && after.kind == HopKind::Reply && after.pid != hop.pid)?;
+    // It waits in whichever process of the service asks the helper.
+    let service = services.iter().find(|service| service.path.iter().any(|own| std::ptr::eq(own, part)))?;
+    let limit = service.limits.iter().find(|limit| is_to(limit, after))?;
+    let each_ns = ratio(part.ns as f64, part.requests as f64);
+    (each_ns >= BEYOND * limit.each_ns as f64).then_some((hop, limit))
 }
 
 /// The hop at which a thread is blocked in a question of another request, and the limit of one that it makes.
