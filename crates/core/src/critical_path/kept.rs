@@ -56,15 +56,22 @@ impl Index<'_> {
     }
 
     /// The connection whose client a thread that serves it waited for in a sleep over descriptors, although nothing came: the client
-    /// closed it.
+    /// closed it. What lies unread at the thread meanwhile waits for that too, or until the thread has waited long enough and closes it.
     pub fn closes_after(&self, off: &OffCpu, task: Task) -> Option<FlowId> {
-        let Task::Request { socket, reader, .. } = task else { return None };
-        let closed_ns = self.socket(socket)?.closed_ns?;
-        let replied = self.calls_within(off.tid, 0, off.begin_ns).last()?;
-        let idle = replied.op == Op::Send && replied.socket == socket && reader == off.tid;
+        let replied = self.calls_within(off.tid, 0, off.begin_ns).last().filter(|call| call.op == Op::Send)?;
+        let served = self.socket(replied.socket)?;
+        let ends = match task {
+            Task::Request { socket, reader, .. } => {
+                replied.socket == socket && reader == off.tid && off.waker == Waker::SoftIrq
+            }
+            Task::Unread { socket } => {
+                replied.socket != socket && served.serves && matches!(off.waker, Waker::SoftIrq | Waker::HardIrq)
+            }
+            _ => false,
+        };
+        let closed_ns = served.closed_ns.filter(|_| ends)?;
         let at_once = (off.wake_ns..=off.end_ns.saturating_add(RELEASED_NS)).contains(&closed_ns);
-        let ends = idle && at_once && off.waker == Waker::SoftIrq;
-        (ends && self.calls_within(off.tid, off.end_ns, closed_ns).is_empty()).then_some(socket)
+        (at_once && self.calls_within(off.tid, off.end_ns, closed_ns).is_empty()).then_some(replied.socket)
     }
 }
 
@@ -185,5 +192,34 @@ mod tests {
         // Where there is a place for each, nobody waits.
         let service = listener(6, Ends::Closes);
         assert!(service.limits.iter().all(|limit| !limit.by_connections), "{:?}", service.limits);
+    }
+
+    /// A thread answers a client, which closes its connection after 200 ms, and reads then what came on the next one meanwhile. `waker` ends
+    /// its sleep, and it closes the first connection or keeps it.
+    fn next_in_turn(waker: Waker, closes: bool) -> Service {
+        let mut script = Script::new();
+        script.timeline.slices = vec![(0, END)];
+        for n in 0..8 {
+            let (id, at) = (n + 1, n * 200 * MS);
+            let closed_ns = closes.then_some(at + 190 * MS + 30 * US);
+            let socket =
+                Socket { opened: true, opened_ns: Some(at.saturating_sub(150 * MS)), closed_ns, ..served_socket(7000) };
+            let came = at.saturating_sub(140 * MS);
+            script = script.socket(id, socket, 101).accepts(ACCEPTOR, id, came, came + US);
+            script = script.receives(101, id, came + 2 * US, at).sends(101, id, at + 300 * US);
+            script = script.sleeps(101, at + 310 * US, at + 190 * MS, EPOLL, waker);
+        }
+        services(&script.timeline).into_iter().next().expect("a service")
+    }
+
+    #[test]
+    fn what_lies_unread_waits_until_the_thread_has_done_with_its_client() {
+        let kept = |kinds: &[HopKind]| kinds == [HopKind::Unread, HopKind::Client];
+        for waker in [Waker::SoftIrq, Waker::HardIrq] {
+            let service = next_in_turn(waker, true);
+            assert!(share(&service, kept) > 0.8, "{waker:?}: {:#?}", service.path);
+        }
+        let service = next_in_turn(Waker::SoftIrq, false);
+        assert_eq!(share(&service, kept), 0.0, "{:#?}", service.path);
     }
 }
