@@ -111,4 +111,27 @@ mod tests {
         flow.record.last.srtt_us = 10_400;
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
     }
+
+    #[test]
+    fn connections_for_one_long_reply_fill_the_path_as_a_stream_does() {
+        let replies = |bytes: u64, srtt_us: u32| {
+            let flow = |id| {
+                let mut flow = FlowBuilder::new(id, Role::Server)
+                    .remote_host()
+                    .cell(FlowState::Cwnd, Release::RxAck, 80 * MS, 3)
+                    .talks(1, bytes / 3);
+                let rec = &mut flow.record;
+                (rec.calls.sends, rec.calls.recvs, rec.calls.exchanges) = (3, 1, 1);
+                (rec.last.min_rtt_us, rec.last.srtt_us, rec.last.mss) = (20_000, srtt_us, 1448);
+                rec.last.bytes_acked = rec.first.bytes_acked + bytes;
+                rec.last.bytes_received = rec.first.bytes_received + 60;
+                flow
+            };
+            verdict_of(&capture((1..9).map(flow).collect(), vec![]))
+        };
+        assert_eq!(replies(90_000, 70_000), "bottleneck-bandwidth");
+        // Its first windows take several round trips of a path that is not full; and a small page has none to fill.
+        assert_eq!(replies(90_000, 21_000), "healthy");
+        assert_eq!(replies(6_000, 70_000), "healthy");
+    }
 }

@@ -67,7 +67,17 @@ pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQu
 
 /// The round trip is far above its minimum while the flow streams: its own data queues somewhere on the path.
 pub fn is_queued(flow: &FlowFact<'_>) -> bool {
-    flow.shape == Shape::StreamOut && adds_delay(flow) && !same_address(flow.rec)
+    fills_the_path(flow) && adds_delay(flow) && !same_address(flow.rec)
+}
+
+/// Data of one reply from which on it is more than the first windows of a connection, in segments.
+const LONG_REPLY_SEGS: u64 = 30;
+
+/// It streams; or it was opened for one reply, which is long.
+fn fills_the_path(flow: &FlowFact<'_>) -> bool {
+    let (sent, received) = (flow.rec.acked_bytes(), flow.rec.received_bytes());
+    let long = sent >= LONG_REPLY_SEGS * u64::from(flow.rec.last.mss.max(1)) && sent / 100 > received;
+    flow.shape == Shape::StreamOut || long && flow.rec.calls.exchanges <= 1
 }
 
 /// The round trip is so far above its minimum that something must queue.
@@ -116,7 +126,7 @@ pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     let counted: BTreeSet<usize> = parts.iter().filter(|p| p.state == State::CwndLimited).map(|p| p.flow).collect();
     for (index, flow) in facts.flows.iter().enumerate() {
         let ns = flow.ledger.of(State::CwndLimited);
-        if ns == 0.0 || counted.contains(&index) || flow.shape != Shape::StreamOut {
+        if ns == 0.0 || counted.contains(&index) || !fills_the_path(flow) {
             continue;
         }
         let Some(blame) = of_queue(facts, flow) else { continue };
