@@ -38,6 +38,8 @@ pub enum Blame {
     ReaderBlocked,
     /// A client that slept by a timer between two pieces of its reply.
     ReaderPauses,
+    /// A client that slept by a timer between two pieces of what it sends.
+    SenderPauses,
     /// A thread at work in user mode.
     CpuUser,
     /// A thread at work in the kernel.
@@ -99,6 +101,7 @@ impl Blame {
             Blame::Qdisc => "local qdisc",
             Blame::ReaderBlocked => "reader asleep",
             Blame::ReaderPauses => "client pausing between reads",
+            Blame::SenderPauses => "client pausing between sends",
             Blame::CpuUser => "application computing",
             Blame::CpuKernel => "kernel at work for the application",
             Blame::RunQueue => "run queue",
@@ -176,7 +179,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "slow-reader", flows: &[Blame::ReaderBlocked, Blame::ReaderPauses], ..NONE },
     EvidenceTypes { cause: "peer-window-limited", flows: &[Blame::PeerWindow], ..NONE },
     EvidenceTypes { cause: "peer-think-time", flows: &[Blame::PeerThink], ..NONE },
-    EvidenceTypes { cause: "app-limited", flows: &[Blame::SupplyBlocked, Blame::AppBlocked], ..NONE },
+    EvidenceTypes { cause: "app-limited", flows: &[Blame::SupplyBlocked, Blame::SenderPauses, Blame::AppBlocked], ..NONE },
     EvidenceTypes { cause: "lock-contention", waits: &[Lock, Deadlock], through: &[Lock], ..NONE },
     EvidenceTypes { cause: "blocking-disk-io", waits: &[Disk], ..NONE },
     EvidenceTypes { cause: "blocking-downstream-call", waits: &[Reply, Unread, AcceptQueue], ..NONE },

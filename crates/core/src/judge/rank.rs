@@ -558,12 +558,14 @@ fn healthy(facts: &Facts<'_>, flow_share: f64) -> String {
 /// The share of the flows' time from which on pauses of their clients are worth a sentence.
 const PAUSED_MIN: f64 = 0.1;
 
-/// What clients do between two reads of a stream, where that is what limits it.
+/// What clients do between two reads or sends of a stream, where that is what limits it.
 fn paused(facts: &Facts<'_>) -> String {
-    if facts.raw_share(&[Blame::ReaderPauses]) < PAUSED_MIN {
-        return String::new();
+    let pause = |blame| facts.raw_share(&[blame]) >= PAUSED_MIN;
+    match (pause(Blame::ReaderPauses), pause(Blame::SenderPauses)) {
+        (true, _) => " Streams wait for their clients, which sleep between two reads.".to_owned(),
+        (false, true) => " Streams come as fast as their clients send, which sleep between two sends.".to_owned(),
+        (false, false) => String::new(),
     }
-    " Streams wait for their clients, which sleep by a timer between two reads.".to_owned()
 }
 
 fn no_dominant(facts: &Facts<'_>, share: f64) -> String {

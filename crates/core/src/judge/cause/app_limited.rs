@@ -19,12 +19,15 @@ pub const CAUSE: Cause = Cause {
     id: "app-limited",
     title: "The local application supplies data slowly",
     test,
-    symptom: |facts| facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]),
+    symptom: |facts| facts.raw_share(ASLEEP),
     testable: record::flows,
 };
 
+/// Time in which an application was asleep.
+const ASLEEP: &[Blame] = &[Blame::SupplyBlocked, Blame::SenderPauses, Blame::AppBlocked];
+
 fn test(facts: &Facts<'_>) -> Outcome {
-    let take = |p: &Part| matches!(p.blame, Blame::SupplyBlocked | Blame::AppBlocked);
+    let take = |p: &Part| ASLEEP.contains(&p.blame);
     let lost = facts.lost(take);
     if lost.worst().is_none() {
         return why_not(facts);
@@ -33,7 +36,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         let pauses = Figure { limit: Some(2.0), ..count(lost.seen, "pauses", "of the application") };
         return denied(Denial::of(pauses).seen());
     }
-    let supply = facts.blamed(&[Blame::SupplyBlocked]).ns * 2.0 >= lost.ns;
+    let supply = facts.blamed(&[Blame::SupplyBlocked, Blame::SenderPauses]).ns * 2.0 >= lost.ns;
     let tid = main_thread(facts, take);
     let sleep = main_sleep(facts, take);
     let thread = if tid != 0 { thread_name(facts, tid) } else { "the application".to_string() };
@@ -86,13 +89,18 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
     if let Some(why) = facts.no_account_of_flows() {
         return Outcome::Untested(why);
     }
-    let asleep = facts.raw_share(&[Blame::SupplyBlocked, Blame::AppBlocked]);
+    let asleep = facts.raw_share(ASLEEP);
     let what = "of the flows' time with the application asleep over an answer (2 ms or more) or over data to send";
-    denied(Denial::of(share(asleep, what)).because("counted at the flow that waited for it or that it waited for"))
+    let why = match 2.0 * facts.raw_share(&[Blame::SenderPauses]) > asleep {
+        true => "its client pauses by a timer, and sends what it wants",
+        false => "counted at the flow that waited for it or that it waited for",
+    };
+    denied(Denial::of(share(asleep, what)).because(why))
 }
 
 #[cfg(test)]
 mod tests {
+    use parshall_evidence::timeline::Timeline;
     use parshall_evidence::{FdKind, FlowState, Release, Role};
 
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
@@ -101,6 +109,21 @@ mod tests {
         FlowBuilder::new(1, Role::Client)
             .every(20 * MS, 0, 18 * MS, FlowState::IdleAfterSend, Release::AppSend)
             .streams(50, 8192)
+    }
+
+    #[test]
+    fn a_client_sends_when_it_wants() {
+        let sends = |asked: u32| {
+            let mut sender = slow_supply();
+            sender.record.pid = 200;
+            let thread = ThreadBuilder::new(201).of(200).sleeps(20 * MS, 0, 18 * MS, "clock_nanosleep", FdKind::None);
+            let mut capture = capture(vec![sender.owner(200, 201)], vec![thread]);
+            (capture.subject.pids, capture.timeline) = (vec![asked], Some(Timeline::default()));
+            verdict_of(&capture)
+        };
+        assert_eq!(sends(100), "healthy");
+        // It is the client that the user asked about.
+        assert_eq!(sends(200), "app-limited");
     }
 
     #[test]

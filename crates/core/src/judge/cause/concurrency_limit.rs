@@ -153,8 +153,8 @@ mod tests {
     }
 
     /// Sixteen clients of a name server whose three scripts ask a server, which takes 25 ms, for `each_ms` with all that lay before.
-    fn scripts(each_ms: f64) -> ServiceBuilder {
-        let way = Hops::new().thread(100, 101, "pdns").on(HopKind::Pipe, "poll").thread(300, 300, "zones.py");
+    fn scripts(before: Hops, each_ms: f64) -> ServiceBuilder {
+        let way = before.thread(100, 101, "pdns").on(HopKind::Pipe, "poll").thread(300, 300, "zones.py");
         let way = way.on(HopKind::Reply, "recvfrom").target("127.0.0.1:9000").thread(200, 201, "app");
         let way = way.on(HopKind::Timer, "epoll_wait");
         let mut service = ServiceBuilder::new(53).requests(220, each_ms).part(way, 0.99).cpu(0.01);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn helpers_that_ask_for_a_few_at_a_time() {
-        let report = judge(&with(scripts(130.0)));
+        let report = judge(&with(scripts(Hops::new(), 130.0)));
         assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"), "{report:#?}");
         let summary = &report.verdict.summary;
         assert!(summary.contains("has zones.py ask 127.0.0.1:9000 for no more than 3 requests at a time"), "{summary}");
@@ -177,7 +177,10 @@ mod tests {
         let [hop] = chain.hops.as_slice() else { panic!("{chain:#?}") };
         assert_eq!((hop.process.as_str(), hop.waits_on.as_str()), ("pdns", "zones.py"));
         // Each has a helper at once, and waits for what that asks.
-        assert_eq!(verdict_of(&with(scripts(26.0))), "timer-wait");
+        assert_eq!(verdict_of(&with(scripts(Hops::new(), 26.0))), "timer-wait");
+        // One asks them at a time, under a lock that others wait for.
+        let locked = Hops::new().thread(100, 102, "pdns").on(HopKind::Lock, "futex");
+        assert_eq!(verdict_of(&with(scripts(locked, 130.0))), "lock-contention");
     }
 
     #[test]

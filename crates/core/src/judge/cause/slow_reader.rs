@@ -117,10 +117,11 @@ fn why_not(facts: &Facts<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::timeline::Timeline;
-    use parshall_evidence::{Capture, FdKind, FlowState, HopKind, Release, Role};
+    use parshall_evidence::timeline::{OffCpu, Timeline, Waker};
+    use parshall_evidence::{Capture, FdKind, FlowCalls, FlowState, HopKind, Release, Role, Rung};
 
     use crate::testkit::service::{Hops, ServiceBuilder};
+    use crate::testkit::timeline::{Script, off};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
     fn reader() -> FlowBuilder {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(verdict_of(&pauses), "healthy");
         let report = crate::judge::judge(&pauses);
         let summary = &report.verdict.summary;
-        assert!(summary.ends_with("by a timer between two reads."), "{summary}");
+        assert!(summary.ends_with("which sleep between two reads."), "{summary}");
         let denied = report.ruled_out.iter().find(|entry| entry.cause == "slow-reader").expect("it is ruled out");
         assert!(denied.seen && denied.why.contains("its client pauses by a timer"), "{denied:?}");
         // It is the client that the user asked about.
@@ -204,6 +205,35 @@ mod tests {
         pauses.services = vec![ServiceBuilder::new(8765).requests(5, 500.0).part(room, 0.7).cpu(0.01).build()];
         let found = crate::judge::judge(&pauses).findings;
         assert!(found.iter().any(|found| found.cause == "slow-reader"), "{found:#?}");
+    }
+
+    #[test]
+    fn a_client_whose_events_are_timers_pauses_too() {
+        let mut capture = client_that_reads_in_pieces("epoll_wait", FdKind::Anon);
+        let mut woken_by = |waker| {
+            let sleep = |n: u64| OffCpu {
+                syscall: 232,
+                waker,
+                ..off(201, n * 10 * MS, n * 10 * MS + 9 * MS, n * 10 * MS + 9 * MS)
+            };
+            let script = (0..100).fold(Script::new(), |script, n| script.off(sleep(n)));
+            capture.timeline = Some(Timeline { asked_ports: vec![7000], ..script.timeline });
+            verdict_of(&capture)
+        };
+        assert_eq!(woken_by(Waker::HardIrq), "healthy");
+        // It has others to serve, and comes back to this one late.
+        assert_eq!(woken_by(Waker::SoftIrq), "slow-reader");
+    }
+
+    #[test]
+    fn a_client_that_does_not_run_at_all_is_no_concern_of_the_service() {
+        let mut capture = client_that_reads_in_pieces("", FdKind::None);
+        capture.threads.clear();
+        capture.flows[1].calls = FlowCalls::default();
+        assert_eq!(verdict_of(&capture), "healthy");
+        // Where threads are only sampled, it may have run.
+        capture.rung = Rung::Tracepoint;
+        assert_eq!(verdict_of(&capture), "slow-reader");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! iperf3 over loopback is window-limited for microseconds at a time, and a server under saturating load queues
 //! requests for some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per
 //! request.
-use parshall_evidence::{FlowState, Release};
+use parshall_evidence::timeline::{OffCpu, Waker};
+use parshall_evidence::{FlowRecord, FlowState, Release, Rung};
 
 use super::doing::{Doing, wait_of};
 use super::flow::{FlowFact, Shape};
@@ -170,14 +171,41 @@ fn part(index: usize, flow: &FlowFact<'_>, interval: &Interval) -> Part {
     }
 }
 
-/// Whether the reader is a client that pauses before it reads its reply, or the next piece of it. Of a stream, pauses are its own fault where
-/// the user asked about this client.
-pub fn pauses(facts: &Facts<'_>, reader: &FlowFact<'_>, wait: Option<Wait>) -> bool {
+/// Whether the process at this end is a client that pauses before it reads its reply, or the next piece of it, or before it sends more. Of a
+/// stream, pauses are its own fault where the user asked about this client.
+pub fn pauses(facts: &Facts<'_>, end: &FlowFact<'_>, tid: u32, wait: Option<Wait>) -> bool {
     let capture = facts.capture;
-    let by_port = capture.timeline.as_ref().is_none_or(|timeline| !timeline.asked_ports.is_empty());
-    let asked_for = !by_port && capture.subject.pids.contains(&reader.rec.pid);
-    let client = !serves(reader.rec) && (reader.shape == Shape::RequestReply || !asked_for);
-    client && wait == Some(Wait::Sleep)
+    let by_port = capture.timeline.as_ref().is_some_and(|timeline| !timeline.asked_ports.is_empty());
+    let asked_for = !by_port && capture.subject.pids.contains(&end.rec.pid);
+    let client = !serves(end.rec) && (end.shape == Shape::RequestReply || !asked_for);
+    client
+        && match wait {
+            Some(wait) => wait == Wait::Sleep || wait == Wait::Multiplex && is_woken_by_timers(facts, tid),
+            None => never_ran(facts, end.rec),
+        }
+}
+
+/// Of the time that a thread slept in waits for events, that which timers ended.
+const BY_TIMERS: f64 = 0.8;
+
+fn is_woken_by_timers(facts: &Facts<'_>, tid: u32) -> bool {
+    let Some(timeline) = &facts.capture.timeline else { return false };
+    let name = |number: i32| timeline.syscalls.get(&number).map_or("", String::as_str);
+    let offs = timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+    let slept = |off: &&OffCpu| Wait::of(name(off.syscall), off.fd, off.syscall) == Wait::Multiplex;
+    let (mut all, mut by_timer) = (0u64, 0u64);
+    for off in offs.iter().filter(slept) {
+        let ns = off.wake_ns.saturating_sub(off.begin_ns);
+        all = all.saturating_add(ns);
+        by_timer = by_timer.saturating_add(if off.waker == Waker::HardIrq { ns } else { 0 });
+    }
+    all > 0 && by_timer as f64 >= BY_TIMERS * all as f64
+}
+
+/// A process of this host of which no thread ran in the whole window: it sleeps for longer, and what for is not the service's.
+fn never_ran(facts: &Facts<'_>, end: &FlowRecord) -> bool {
+    let quiet = end.calls.sends == 0 && end.calls.recvs == 0;
+    facts.capture.rung == Rung::Btf && end.pid != 0 && quiet && facts.threads_of(end.pid).next().is_none()
 }
 
 /// Divides time that the local application took by what its thread did.
@@ -221,8 +249,11 @@ fn local(facts: &Facts<'_>, flow: &FlowFact<'_>, interval: &Interval, part: Part
     // Samples cannot tell a request that is incomplete from one that is not answered. Does the thread wait for work?
     let unclear =
         part.state == State::AppThinking && part.release == Release::Sampled && wait.is_none_or(Wait::is_for_work);
-    let pauses = part.state == State::ReaderWaiting && pauses(facts, flow, wait);
-    if pauses && flow.shape != Shape::RequestReply {
+    let pauses =
+        matches!(part.state, State::ReaderWaiting | State::NothingToSend) && pauses(facts, flow, part.tid, wait);
+    if pauses && blocked == Blame::SupplyBlocked {
+        give(Blame::SenderPauses, doing.blocked);
+    } else if pauses && flow.shape != Shape::RequestReply {
         give(Blame::ReaderPauses, doing.blocked);
     } else if unclear || pauses {
         // Not counted as lost here, and no reason for what the other end sees.

@@ -132,7 +132,7 @@ fn at_reader(facts: &Facts<'_>, reader: usize, part: Part) -> Option<Part> {
         Some(_) if doing.throttled >= 0.5 => (Blame::Throttled, part.ns),
         Some(t) if doing.blocked < 0.5 && t.expensive => (Blame::CpuUser, part.ns),
         Some(_) if doing.blocked < 0.5 => return None,
-        Some(_) if pauses(facts, &facts.flows[reader], doing.off.map(|i| wait_of(facts, i))) => {
+        _ if pauses(facts, &facts.flows[reader], tid, doing.off.map(|i| wait_of(facts, i))) => {
             (Blame::ReaderPauses, part.ns * doing.blocked)
         }
         _ => (Blame::ReaderBlocked, part.ns * doing.blocked),

@@ -228,6 +228,7 @@ pub fn is_network(blame: Blame) -> bool {
         blame,
         Blame::ReaderBlocked
             | Blame::ReaderPauses
+            | Blame::SenderPauses
             | Blame::CpuUser
             | Blame::CpuKernel
             | Blame::RunQueue
@@ -239,8 +240,9 @@ pub fn is_network(blame: Blame) -> bool {
     )
 }
 
-/// A client that pauses between two pieces of its reply takes it as fast as it wants, as what plays a stream does; unless requests wait on
-/// the way meanwhile, for at least this share of their time.
+/// A client that pauses between two pieces of its reply takes it as fast as it wants, as what plays a stream does, and one that pauses
+/// between two pieces of what it sends sends as fast as it wants; unless requests wait on the way meanwhile, for at least this share of their
+/// time.
 const HELD_UP: f64 = 0.3;
 
 /// Removes from the flows' lost time what is a wait of a request on the account: time in which a served flow's request is unread
@@ -255,7 +257,7 @@ pub fn supersede(
 ) {
     parts.retain(|part| is_network(part.blame) || !waited.contains(&flows[part.flow].rec.id));
     if requests.share(Spent::Network) < HELD_UP {
-        parts.retain(|part| part.blame != Blame::ReaderPauses);
+        parts.retain(|part| !matches!(part.blame, Blame::ReaderPauses | Blame::SenderPauses));
     }
     if requests.is_empty() {
         return;
@@ -282,7 +284,7 @@ pub fn supersede(
         let flow = &flows[part.flow];
         let waits = flow.pair.is_some_and(|other| served[other]) || on_account(flow.rec.pid, flow.rec.remote);
         match part.blame {
-            Blame::SupplyBlocked | Blame::HeldBack => true,
+            Blame::SupplyBlocked | Blame::SenderPauses | Blame::HeldBack => true,
             Blame::PeerThink => !waits,
             Blame::Setup => !opening.holds(flow.rec) && !flow.pair.is_some_and(|other| opening.holds(flows[other].rec)),
             blame => is_network(blame) || !served[part.flow],

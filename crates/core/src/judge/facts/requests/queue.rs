@@ -86,9 +86,11 @@ const BEYOND: f64 = 1.5;
 /// The hop at which a request waits until a helper of its service asks a server for it (`critical_path::helpers`): longer than the helper
 /// takes, so others have their turn first.
 fn turn_of_helper<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a Hop, &'a Limit)> {
-    let mut pairs = part.hops.windows(2).map(|pair| (&pair[0], &pair[1]));
-    let (hop, after) =
-        pairs.find(|(hop, after)| hop.kind == HopKind::Pipe && after.kind == HopKind::Reply && after.pid != hop.pid)?;
+    let asks =
+        |(hop, after): &(&Hop, &Hop)| hop.kind == HopKind::Pipe && after.kind == HopKind::Reply && after.pid != hop.pid;
+    // Whoever waits until another thread has asked the helper waits for a lock.
+    let pairs = part.hops.windows(2).map(|pair| (&pair[0], &pair[1]));
+    let (hop, after) = pairs.take_while(|(hop, _)| hop.kind != HopKind::Lock).find(asks)?;
     // It waits in whichever process of the service asks the helper.
     let service = services.iter().find(|service| service.path.iter().any(|own| std::ptr::eq(own, part)))?;
     let limit = service.limits.iter().find(|limit| is_to(limit, after))?;
