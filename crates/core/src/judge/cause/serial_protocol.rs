@@ -154,6 +154,24 @@ mod tests {
     }
 
     #[test]
+    fn questions_over_a_distance_take_no_longer_than_their_round_trips() {
+        let asks = |rtt_us: u32| {
+            let served = FlowBuilder::new(2, Role::Server)
+                .cell(FlowState::IdleAfterRecv, Release::AppSend, 900 * MS, 8)
+                .talks(8, 100);
+            let mut flow = FlowBuilder::new(5, Role::Client)
+                .remote_host()
+                .cell(FlowState::InFlight, Release::RxData, 800 * MS, 48)
+                .talks(48, 80);
+            flow.record.last.min_rtt_us = rtt_us;
+            verdict_of(&capture(vec![served, flow], vec![]))
+        };
+        assert_eq!(asks(16_000), "serial-protocol");
+        // Its answers are slow.
+        assert_ne!(asks(2_000), "serial-protocol");
+    }
+
+    #[test]
     fn a_round_trip_that_was_seen_in_slices_has_its_own_length() {
         let mut capture = capture(vec![distant(970, 240)], vec![]);
         for flow in &mut capture.flows {

@@ -22,13 +22,13 @@ const IN_FLIGHT_MIN: f64 = 0.6;
 const EXCHANGES_MIN: f64 = 10.0;
 /// An exchange of fewer segments is small: it takes no further round trip.
 const SMALL_SEGMENTS: f64 = 10.0;
-/// A larger one that is in flight for no more round trips than this came in one: neither a window nor the rate of the path held it up.
+/// What is in flight for no more round trips than this came in one: neither a window, nor the rate of the path, nor the server held it up.
 const ONE_ROUND_TRIP: f64 = 1.5;
 /// From this share of the exchanges on, each is a request of its own.
 const REQUESTS_MIN: f64 = 0.5;
 /// From this many questions per request on, one would do.
 const PER_REQUEST_MIN: f64 = 5.0;
-/// A question that takes longer is a slow answer first.
+/// A question that takes longer, and longer than a round trip of its path, is a slow answer first.
 const ANSWER_MAX_NS: f64 = 10e6;
 /// Share of a request's time that the questions take.
 const OF_REQUEST_MIN: f64 = 0.3;
@@ -109,6 +109,8 @@ fn asks_for_much(facts: &Facts<'_>, flow: &FlowFact<'_>, exchanges_of: &ByPort) 
 struct Asked {
     exchanges: f64,
     waited_ns: f64,
+    /// Of their paths, the longest.
+    rtt_ns: f64,
 }
 
 fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
@@ -123,6 +125,7 @@ fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
             let sum = asked.entry((flow.rec.pid, flow.rec.remote)).or_default();
             sum.exchanges += exchanges;
             sum.waited_ns += WAITS.iter().map(|&state| flow.ledger.of(state)).sum::<f64>();
+            sum.rtt_ns = sum.rtt_ns.max(rtt_ns(flow));
         }
     }
     let found = asked.into_iter().filter_map(|((pid, remote), asked)| {
@@ -136,7 +139,8 @@ fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
             share: ratio(asked.waited_ns, thinking_ns).min(1.0),
         };
         let many = requests >= 3.0 && chatter.per_request >= PER_REQUEST_MIN;
-        (many && chatter.each_ns <= ANSWER_MAX_NS && chatter.share >= OF_REQUEST_MIN).then_some(chatter)
+        let at_once = chatter.each_ns <= ANSWER_MAX_NS.max(ONE_ROUND_TRIP * asked.rtt_ns);
+        (many && at_once && chatter.share >= OF_REQUEST_MIN).then_some(chatter)
     });
     found.collect()
 }
