@@ -21,11 +21,15 @@ pub fn limits(index: &Index<'_>, all: &[Request], path: &[PathPart]) -> Vec<Limi
     asked.into_iter().filter_map(found).collect()
 }
 
-/// Of two hops one after the other, where the first waits for a process that asks a server: the name of that process, and the server.
+/// Whether of two hops, one after the other, the first waits for a helper and the second is this helper, which asks a server.
+pub fn waits_for_helper(pair: &[Hop]) -> bool {
+    let [hop, helper] = pair else { return false };
+    hop.kind == HopKind::Pipe && helper.kind == HopKind::Reply && hop.pid != helper.pid && !helper.process.is_empty()
+}
+
+/// The name of the helper for which the first of two hops waits, and the server that it asks.
 fn asked_through(pair: &[Hop]) -> Option<(&str, SocketAddr)> {
-    let [hop, helper] = pair else { return None };
-    let asks = hop.kind == HopKind::Pipe && helper.kind == HopKind::Reply && hop.pid != helper.pid;
-    (asks && !helper.process.is_empty()).then_some(())?;
+    let helper = pair.last().filter(|_| waits_for_helper(pair))?;
     Some((helper.process.as_str(), helper.object.peer()?))
 }
 

@@ -47,6 +47,7 @@ mod turn;
 mod walk;
 
 pub use connection::Request;
+pub use helpers::waits_for_helper;
 pub use index::Index;
 pub use reduce::{clipped, reduced};
 pub use service::{requests_by_connection, services};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Frame, Hop, HopKind, Interpreted, Limit};
+use parshall_evidence::{Capture, Chain, ChainHop, ChainLeaf, Finding, Frame, Hop, HopKind, Interpreted};
 
-use crate::judge::facts::requests::{PartFact, ServiceFact, blocked_in, turn_of};
+use crate::judge::facts::requests::{PartFact, ServiceFact, Turn, blocked_in, turn_of};
 use crate::judge::facts::{Facts, Spent};
 use crate::report;
 use crate::sorting::StableSort as _;
@@ -48,7 +48,7 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
         last.limited_lock = part.ends_in_limited_lock();
     }
     let mut found = hops(facts, service, &way);
-    if turn(facts, part).is_some_and(|(turn, _)| turn.kind == HopKind::Pipe) {
+    if turn(facts, part).is_some_and(|turn| turn.helper.is_some()) {
         // The helper, for which the process with the limit waits.
         found.pop();
     } else if let (Some(last), Some(next)) = (found.last_mut(), asked_in_turn(facts, part)) {
@@ -60,8 +60,7 @@ pub fn of(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent) -> Vec<Cha
 /// Who is asked for fewer requests at a time than there are, where this is what a part of the requests' time went to: the process, or else
 /// its address.
 fn asked_in_turn(facts: &Facts<'_>, part: &PartFact<'_>) -> Option<String> {
-    let (_, limit) = turn(facts, part)?;
-    let next = limit.next?;
+    let next = turn(facts, part)?.limit.next?;
     let timeline = facts.capture.timeline.as_ref();
     let sockets = || timeline.iter().flat_map(|t| &t.sockets).filter(|(_, socket)| socket.remote == next);
     let observed = || {
@@ -74,8 +73,8 @@ fn asked_in_turn(facts: &Facts<'_>, part: &PartFact<'_>) -> Option<String> {
     observed().or_else(unobserved).filter(|name| !name.is_empty()).or_else(|| Some(next.to_string()))
 }
 
-/// Where requests wait for others of which only some are passed on at a time, and how many these are.
-fn turn<'t>(facts: &'t Facts<'_>, part: &'t PartFact<'_>) -> Option<(&'t Hop, &'t Limit)> {
+/// Where requests wait for others of which only some are passed on at a time.
+fn turn<'t>(facts: &'t Facts<'_>, part: &'t PartFact<'_>) -> Option<Turn<'t>> {
     let (services, rec) = (facts.requests.all, part.rec);
     match part.spent {
         Spent::Turn => turn_of(services, rec),
@@ -95,11 +94,9 @@ fn until_limit<'a>(facts: &Facts<'_>, part: &PartFact<'a>) -> &'a [Hop] {
     {
         return served;
     }
-    let at = turn(facts, part).and_then(|(turn, _)| hops.iter().position(|hop| std::ptr::eq(hop, turn)));
-    at.map_or(hops, |at| match &hops[..=at] {
-        [.., turn] if turn.kind == HopKind::Pipe => &hops[..=at + 1],
-        until => until,
-    })
+    let last = turn(facts, part).map(|turn| turn.helper.unwrap_or(turn.hop));
+    let at = last.and_then(|last| hops.iter().position(|hop| std::ptr::eq(hop, last)));
+    at.map_or(hops, |at| &hops[..=at])
 }
 
 fn steps(hops: &[Hop]) -> Vec<Step<'_>> {

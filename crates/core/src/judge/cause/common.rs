@@ -6,7 +6,7 @@ use parshall_evidence::{Evidence, Frame, Hop, HopKind, Limit, PeerCommand, Place
 use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{
-    PartFact, ServiceFact, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of, used_up,
+    PartFact, ServiceFact, Turn, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of, used_up,
     workers_keep_one_each,
 };
 use crate::judge::facts::{Facts, Lost, Spent};
@@ -79,8 +79,8 @@ impl<'f, 'a> Waits<'f, 'a> {
         hops[begin..].iter().collect()
     }
 
-    /// The hop at which requests of the largest part wait for their turn to be passed on, and the limit.
-    pub fn turn(&self) -> Option<(&'f Hop, &'f Limit)> {
+    /// Where requests of the largest part wait for their turn to be passed on.
+    pub fn turn(&self) -> Option<Turn<'f>> {
         turn_of(self.facts.requests.all, self.part.rec)
     }
 

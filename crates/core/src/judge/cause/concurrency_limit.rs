@@ -6,13 +6,11 @@
 //!
 //! Look-alikes: a server that is slow because what it needs is scarce, a CPU, a disk, a lock: more at a time would wait there instead,
 //! and that is the cause; and a limit on what a process takes in at all (workers-exhausted, serialized-service).
-use parshall_evidence::HopKind;
-
 use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, limited, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
-use crate::judge::facts::requests::UsedUp;
+use crate::judge::facts::requests::{Turn, UsedUp};
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -35,7 +33,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if let Some(connections) = waits.full() {
         return full(waits, connections).holds();
     }
-    let Some((holder, limit)) = waits.turn() else { return not_spent(facts, Spent::Turn) };
+    let Some(Turn { hop: holder, limit, helper }) = waits.turn() else { return not_spent(facts, Spent::Turn) };
     let next = limit.next.map_or_else(String::new, |next| next.to_string());
     let most = units::plural(u64::from(limit.most), "request", "requests");
     let who = named(holder);
@@ -51,7 +49,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::decimal(limit.waiting),
         waits.each()
     );
-    let helper = waits.after(holder).filter(|_| holder.kind == HopKind::Pipe).map(|helper| &helper.process);
+    let helper = helper.map(|helper| &helper.process);
     let through = |helper: &String| {
         format!(
             "{who} has {helper} ask {next} for no more than {most} at a time, for {} each; {} more wait in front of it for their turn, {} a \

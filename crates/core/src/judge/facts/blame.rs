@@ -4,7 +4,6 @@
 //! iperf3 over loopback is window-limited for microseconds at a time, and a server under saturating load queues
 //! requests for some hundred. A hold of a write-write-read flow counts whatever its length: it is paid once per
 //! request.
-use parshall_evidence::timeline::{OffCpu, Waker};
 use parshall_evidence::{FlowRecord, FlowState, Release, Rung};
 
 use super::doing::{Doing, wait_of};
@@ -178,28 +177,12 @@ pub fn pauses(facts: &Facts<'_>, end: &FlowFact<'_>, tid: u32, wait: Option<Wait
     let by_port = capture.timeline.as_ref().is_some_and(|timeline| !timeline.asked_ports.is_empty());
     let asked_for = !by_port && capture.subject.pids.contains(&end.rec.pid);
     let client = !serves(end.rec) && (end.shape == Shape::RequestReply || !asked_for);
+    let by_timers = || facts.thread(tid).is_some_and(|thread| thread.woken_by_timers);
     client
         && match wait {
-            Some(wait) => wait == Wait::Sleep || wait == Wait::Multiplex && is_woken_by_timers(facts, tid),
+            Some(wait) => wait == Wait::Sleep || wait == Wait::Multiplex && by_timers(),
             None => never_ran(facts, end.rec),
         }
-}
-
-/// Of the time that a thread slept in waits for events, that which timers ended.
-const BY_TIMERS: f64 = 0.8;
-
-fn is_woken_by_timers(facts: &Facts<'_>, tid: u32) -> bool {
-    let Some(timeline) = &facts.capture.timeline else { return false };
-    let name = |number: i32| timeline.syscalls.get(&number).map_or("", String::as_str);
-    let offs = timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
-    let slept = |off: &&OffCpu| Wait::of(name(off.syscall), off.fd, off.syscall) == Wait::Multiplex;
-    let (mut all, mut by_timer) = (0u64, 0u64);
-    for off in offs.iter().filter(slept) {
-        let ns = off.wake_ns.saturating_sub(off.begin_ns);
-        all = all.saturating_add(ns);
-        by_timer = by_timer.saturating_add(if off.waker == Waker::HardIrq { ns } else { 0 });
-    }
-    all > 0 && by_timer as f64 >= BY_TIMERS * all as f64
 }
 
 /// A process of this host of which no thread ran in the whole window: it sleeps for longer, and what for is not the service's.

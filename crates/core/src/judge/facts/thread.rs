@@ -1,6 +1,7 @@
 //! A thread and what its record tells of it.
 use std::collections::BTreeMap;
 
+use parshall_evidence::timeline::{OffCpu, Waker};
 use parshall_evidence::{Capture, FlowRecord, FlowState, ThreadRecord, ThreadStall};
 
 use super::flow::{FlowFact, Shape};
@@ -8,6 +9,7 @@ use super::off::Off;
 use crate::judge::ledger::thread::{KernelCalls, State as ThreadState, ThreadLedger};
 use crate::sorting::StableSort as _;
 use crate::stats::Spans;
+use crate::wait::Wait;
 
 /// A request that costs a thread less CPU time than this is cheap: a thread saturated by such requests queues them, and
 /// is healthy (an asyncio echo takes 50 to 300 us, redis and nginx less).
@@ -34,6 +36,8 @@ pub struct ThreadFact<'a> {
     pub bytes: f64,
     /// Its CPU time is worth naming: at least [`CHEAP_NS`] a request, or 10 ns a byte of bulk data.
     pub expensive: bool,
+    /// Timers ended most of the time that it slept in waits for events.
+    pub woken_by_timers: bool,
 }
 
 /// The threads of a capture, in its order.
@@ -62,9 +66,27 @@ pub fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<Thr
             let none = Spans::default();
             let ledger = ThreadLedger::new(rec, &refs, waiting.unwrap_or(&none), &calls);
             let cpu_of_pid = cpu_of_pid.get(&rec.pid).copied().unwrap_or(0.0);
-            work.fact(rec, ledger, Off::new(own, &refs), cpu_of_pid)
+            let woken_by_timers = is_woken_by_timers(capture, rec.tid);
+            ThreadFact { woken_by_timers, ..work.fact(rec, ledger, Off::new(own, &refs), cpu_of_pid) }
         })
         .collect()
+}
+
+/// Of the time that a thread slept in waits for events, that which timers ended.
+const BY_TIMERS: f64 = 0.8;
+
+fn is_woken_by_timers(capture: &Capture, tid: u32) -> bool {
+    let Some(timeline) = &capture.timeline else { return false };
+    let name = |number: i32| timeline.syscalls.get(&number).map_or("", String::as_str);
+    let offs = timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
+    let slept = |off: &&OffCpu| Wait::of(name(off.syscall), off.fd, off.syscall) == Wait::Multiplex;
+    let (mut all, mut by_timer) = (0u64, 0u64);
+    for off in offs.iter().filter(slept) {
+        let ns = off.wake_ns.saturating_sub(off.begin_ns);
+        all = all.saturating_add(ns);
+        by_timer = by_timer.saturating_add(if off.waker == Waker::HardIrq { ns } else { 0 });
+    }
+    all > 0 && by_timer as f64 >= BY_TIMERS * all as f64
 }
 
 /// Flows whose thread was never seen are keyed by process; thread ids stay below 2^22 (PID_MAX_LIMIT, linux/threads.h).
@@ -121,7 +143,16 @@ impl Work {
         // A thread that is idle most of the time does not hold anyone up with a millisecond of work now and then.
         let floor = if ledger.on_cpu() >= MOSTLY_BUSY * ledger.wall_ns { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
         let expensive = bulk || cost_ns.is_some_and(|c| c >= floor);
-        ThreadFact { rec, ledger, off, items: own.0.max(process.0), cost_ns, bytes: moved.1, expensive }
+        ThreadFact {
+            rec,
+            ledger,
+            off,
+            items: own.0.max(process.0),
+            cost_ns,
+            bytes: moved.1,
+            expensive,
+            woken_by_timers: false,
+        }
     }
 }
 

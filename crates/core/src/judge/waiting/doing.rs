@@ -210,13 +210,17 @@ fn other<'a>(syscall: &str) -> Doing<'a> {
     match syscall {
         "flock" | "fcntl" | "semop" | "semtimedop" => Doing::FileLock,
         "wait4" | "waitid" => Doing::Child,
-        // It waits for signals, which are no request.
-        "rt_sigtimedwait" | "rt_sigsuspend" | "restart_syscall" => Doing::Idle,
+        "restart_syscall" => Doing::Idle,
+        // Signals are no request.
+        _ if ENDED_BY_SIGNALS.contains(&syscall) => Doing::Idle,
         _ => Doing::Kernel,
     }
 }
 
+/// Calls that nothing but a signal ends.
+const ENDED_BY_SIGNALS: [&str; 3] = ["rt_sigtimedwait", "rt_sigsuspend", "pause"];
+
 /// Nothing but a signal ends what the thread waits for.
 pub fn waits_for_signals(thread: &WaitingThread) -> bool {
-    thread.seen && matches!(thread.syscall_name.as_str(), "rt_sigtimedwait" | "rt_sigsuspend" | "pause")
+    thread.seen && ENDED_BY_SIGNALS.contains(&thread.syscall_name.as_str())
 }

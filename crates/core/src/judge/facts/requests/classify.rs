@@ -165,12 +165,15 @@ impl<'c> Context<'c> {
             HopKind::OnCpu if !is_queued(part) && self.overstates(part, leaf) => Spent::Unseen,
             HopKind::Timer | HopKind::Unseen if self.waits_for_row_lock(leaf) => Spent::Lock,
             HopKind::Deadlock => Spent::Lock,
-            _ if turn_of(self.services, part.rec).is_some_and(|(_, limit)| limit.blocks)
+            _ if let Some(turn) = turn_of(self.services, part.rec)
                 && !needs_what_is_scarce(leaf) =>
             {
-                Spent::Serial
+                if turn.limit.blocks {
+                    Spent::Serial
+                } else {
+                    Spent::Turn
+                }
             }
-            _ if turn_of(self.services, part.rec).is_some() && !needs_what_is_scarce(leaf) => Spent::Turn,
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, DescriptorUse, FdKind, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
 
+use crate::critical_path::waits_for_helper;
 use crate::judge::ledger::flow_rules::serves;
 use crate::stats::ratio;
 use crate::wait::Wait;
@@ -50,10 +51,27 @@ pub fn keeps_connections(services: &[Service], hops: &[Hop]) -> bool {
     queue.and_then(|hop| limit_in_hands(services, hop.pid)).is_some_and(|limit| limit.by_connections)
 }
 
+/// Where a request waits for its turn to be passed on.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<'a> {
+    /// The hop at which it waits.
+    pub hop: &'a Hop,
+    /// How many are passed on at a time.
+    pub limit: &'a Limit,
+    /// The hop of the helper that asks the server, where the process of `hop` does not do so itself.
+    pub helper: Option<&'a Hop>,
+}
+
+impl<'a> Turn<'a> {
+    fn own(hop: &'a Hop, limit: &'a Limit) -> Turn<'a> {
+        Turn { hop, limit, helper: None }
+    }
+}
+
 /// The hop at which a request waits for its turn to be passed on, and the limit that it waits for: the walk has seen whose turn it was,
 /// or threads of a process that has such a limit wait for each other while one of them waits for that server, or the process waits for
 /// helpers that ask that server for longer than that takes.
-pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a Hop, &'a Limit)> {
+pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<Turn<'a>> {
     let hops = part.hops.as_slice();
     // Nothing was asked for it yet, and what it waits for is not seen in it: others have their turn.
     let asked = hops.iter().any(|hop| hop.kind == HopKind::Reply);
@@ -63,7 +81,7 @@ pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a H
             .limits
             .iter()
             .find(|limit| limit.next.is_some())
-            .map(|limit| (first, limit));
+            .map(|limit| Turn::own(first, limit));
     }
     hops.windows(2)
         .find_map(|pair| {
@@ -71,39 +89,39 @@ pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a H
             let limit = service_of(services, hop.pid)?.limits.iter().find(|limit| is_to(limit, after))?;
             let asks = after.kind == HopKind::Reply && after.pid == hop.pid;
             match hop.kind {
-                HopKind::Turn => Some((hop, limit)),
+                HopKind::Turn => Some(Turn::own(hop, limit)),
                 // One at a time is a lock as well.
-                HopKind::Lock | HopKind::Worker if asks && limit.most > 1 => Some((hop, limit)),
+                HopKind::Lock | HopKind::Worker if asks && limit.most > 1 => Some(Turn::own(hop, limit)),
                 _ => None,
             }
         })
         .or_else(|| turn_of_helper(services, part))
 }
 
-/// A request that waits for so many times as long as a question takes was not asked for all the time.
+/// A request that waits for so many times as long as a question of a helper takes waited for others first.
 const BEYOND: f64 = 1.5;
 
-/// The hop at which a request waits until a helper of its service asks a server for it (`critical_path::helpers`): longer than the helper
-/// takes, so others have their turn first.
-fn turn_of_helper<'a>(services: &'a [Service], part: &'a PathPart) -> Option<(&'a Hop, &'a Limit)> {
-    let asks =
-        |(hop, after): &(&Hop, &Hop)| hop.kind == HopKind::Pipe && after.kind == HopKind::Reply && after.pid != hop.pid;
+/// The hop at which a request waits until a helper of its service asks a server for it: longer than the helper takes, so others have their
+/// turn first.
+fn turn_of_helper<'a>(services: &'a [Service], part: &'a PathPart) -> Option<Turn<'a>> {
     // Whoever waits until another thread has asked the helper waits for a lock.
-    let pairs = part.hops.windows(2).map(|pair| (&pair[0], &pair[1]));
-    let (hop, after) = pairs.take_while(|(hop, _)| hop.kind != HopKind::Lock).find(asks)?;
+    let mut pairs = part.hops.windows(2).take_while(|pair| pair[0].kind != HopKind::Lock);
+    let [hop, helper] = pairs.find(|pair| waits_for_helper(pair))? else { return None };
     // It waits in whichever process of the service asks the helper.
     let service = services.iter().find(|service| service.path.iter().any(|own| std::ptr::eq(own, part)))?;
-    let limit = service.limits.iter().find(|limit| is_to(limit, after))?;
+    let limit = service.limits.iter().find(|limit| is_to(limit, helper))?;
     let each_ns = ratio(part.ns as f64, part.requests as f64);
-    (each_ns >= BEYOND * limit.each_ns as f64).then_some((hop, limit))
+    (each_ns >= BEYOND * limit.each_ns as f64).then_some(Turn { hop, limit, helper: Some(helper) })
 }
 
 /// The hop at which a thread is blocked in a question of another request, and the limit of one that it makes.
-pub fn blocked_in<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<(&'a Hop, &'a Limit)> {
+pub fn blocked_in<'a>(services: &'a [Service], hops: &'a [Hop]) -> Option<Turn<'a>> {
     let first = hops.first().filter(|hop| hop.kind.is_queue())?;
     let limits = &service_of(services, first.pid)?.limits;
     let asks = |hop: &&Hop| hop.kind == HopKind::Reply && hop.pid == first.pid;
-    hops.iter().filter(asks).find_map(|hop| Some((hop, limits.iter().find(|limit| limit.blocks && is_to(limit, hop))?)))
+    hops.iter()
+        .filter(asks)
+        .find_map(|hop| Some(Turn::own(hop, limits.iter().find(|limit| limit.blocks && is_to(limit, hop))?)))
 }
 
 fn is_to(limit: &Limit, hop: &Hop) -> bool {
