@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use parshall_evidence::{FdKind, HopKind, Transport};
+use parshall_evidence::{FdKind, FlowRecord, FlowState, HopKind, Transport};
 
 use crate::critical_path::clients::{Awaits, ClientWait};
 use crate::judge::chain;
@@ -99,7 +99,25 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
         )));
     }
     let unseen = facts.requests.unseen_share();
-    (unseen > 1.0 - PROVEN).then(|| Doubt::Unseen(unseen_words(facts, unseen)))
+    if unseen > 1.0 - PROVEN {
+        return Some(Doubt::Unseen(unseen_words(facts, unseen)));
+    }
+    never_open(facts)
+}
+
+/// All connections were opening, closing or waiting to be accepted as long as they were seen, and moved nothing: whoever serves them is not
+/// the subject.
+fn never_open(facts: &Facts<'_>) -> Option<Doubt> {
+    let passing =
+        |rec: &FlowRecord| !rec.cells.is_empty() && rec.cells.iter().all(|cell| cell.state == FlowState::Other);
+    let open = facts.flows.iter().any(|flow| flow.shape != Shape::Idle || !passing(flow.rec));
+    let count = facts.flows.iter().map(|flow| flow.rec.connections()).sum();
+    (facts.requests.is_empty() && !facts.flows.is_empty() && !open).then(|| {
+        Doubt::Unseen(format!(
+            "{} opening, closing or waiting to be accepted, and the subject had no open one: does another process serve them?",
+            units::plural(count, "connection was", "connections were")
+        ))
+    })
 }
 
 /// Fewer exchanges may be those of handshakes.

@@ -54,6 +54,19 @@ fn the_table_and_the_causes_agree_on_what_is_lost() {
     }
 }
 
+#[test]
+fn a_listener_whose_connections_others_accept_is_not_idle() {
+    let one = |state| FlowBuilder::new(1, Role::Server).cell(state, Release::Cut, WINDOW_NS, 1);
+    let status = |flows| judge(&capture(flows, vec![])).verdict.status;
+    assert_eq!(status(vec![one(FlowState::Other)]), Status::InsufficientEvidence);
+    assert_eq!(status(vec![one(FlowState::IdleAfterSend)]), Status::Healthy);
+    // It serves others itself.
+    assert_eq!(
+        status(vec![one(FlowState::Other), FlowBuilder::new(2, Role::Server).talks(100, 100).fill()]),
+        Status::Healthy
+    );
+}
+
 fn of(script: Script) -> Capture {
     let mut capture = empty_capture();
     capture.timeline = Some(script.timeline);
