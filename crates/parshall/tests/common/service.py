@@ -1,6 +1,6 @@
 """A simple service and its clients: python3 service.py ROLE [OPTIONS].
 
-  serve                     replies with 100 B to every request of 176 B; one thread per connection
+  serve                     replies with 100 B to every request of 176 B, after N ms of CPU time (--work-ms N); one thread per connection
   call --port P             sends requests until it is ended, each in two small writes (--nodelay: without Nagle's algorithm;
                             --pause-ms N: waits between requests; --rounds N: exits after N requests)
   churn --port P            opens and resets a connection for each request
@@ -40,19 +40,22 @@ def read_exactly(connection, size):
     return True
 
 
-def answer(connection):
+def answer(connection, work_ms):
     with connection:
         try:
             while read_exactly(connection, FIRST + SECOND):
+                until = time.thread_time() + work_ms / 1e3
+                while time.thread_time() < until:
+                    pass
                 connection.sendall(b"r" * REPLY)
         except OSError:
             pass
 
 
-def accept(listener):
+def accept(listener, work_ms=0):
     while True:
         connection, _ = listener.accept()
-        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+        threading.Thread(target=answer, args=(connection, work_ms), daemon=True).start()
 
 
 def call(options):
@@ -156,6 +159,7 @@ def main():
     parser.add_argument("--nodelay", action="store_true")
     parser.add_argument("--dual", action="store_true", help="listen on an IPv6 socket that also accepts IPv4")
     parser.add_argument("--pause-ms", type=float, default=0)
+    parser.add_argument("--work-ms", type=float, default=0)
     parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
     if options.role == "fork":
@@ -178,7 +182,7 @@ def main():
     if options.role == "short":
         return short(options, listener)
     ready(port)
-    accept(listener)
+    accept(listener, options.work_ms)
 
 
 try:

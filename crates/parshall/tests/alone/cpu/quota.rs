@@ -14,7 +14,8 @@ fn a_raised_quota_helps_and_is_restored() {
     let Some(group) = ControlGroup::with_cpu_quota(0.02) else {
         return common::skip(what, "no control group with a CPU quota can be created here");
     };
-    let pair = Pair::start(&["--nodelay"]);
+    // The quota is what limits it also where others want the CPU.
+    let pair = Pair::start_with(&["--work-ms", "1"], &["--nodelay"]);
     group.add(pair.server.pid());
     let before = group.cpu_quota();
     // The server is throttled for up to 98 ms of each period of 100 ms, so a window must have several periods.
