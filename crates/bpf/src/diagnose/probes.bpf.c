@@ -5,6 +5,7 @@
 #include "diagnose/interpreter/probe.bpf.h"
 #include "diagnose/frame/probe.bpf.h"
 #include "diagnose/timeline/probe.bpf.h"
+#include "diagnose/thread/quota.bpf.h"
 #include "diagnose/thread/probe.bpf.h"
 #include "diagnose/syscall/probe.bpf.h"
 #include "diagnose/udp/probe.bpf.h"

@@ -37,6 +37,35 @@ static __always_inline void emit_off(struct task_struct *task, struct thread *t,
 }
 
 /*
+ * Reports an interval off the CPU whose last part is a wait for a CPU: the thread's group was out of quota for the first `throttled` ns of
+ * this.
+ */
+static __always_inline void emit_divided(struct thread *t, struct off_cpu_time *o, u64 throttled)
+{
+	u64 since = t->since, now = o->end;
+	struct descriptor none;
+
+	if (o->wake > since) {
+		o->end = o->wake;
+		emit_off_cpu(t, o);
+		t->since = o->wake;
+	}
+	no_descriptor(&none);
+	o->fd = &none;
+	o->woken = false;
+	o->why = WHY_THROTTLED;
+	o->end = o->wake = t->since + throttled;
+	emit_off_cpu(t, o);
+	if (o->end < now) {
+		t->since = o->wake;
+		o->why = WHY_PREEMPTED;
+		o->end = now;
+		emit_off_cpu(t, o);
+	}
+	t->since = since;
+}
+
+/*
  * Ends an interval off the CPU at `now` and divides it into a blocked and a runnable part. `prev_tid` is the thread that ran on
  * the CPU before. `cut`: the slice ends while the thread is still off the CPU.
  */
@@ -44,7 +73,7 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 {
 	s32 nr = task_syscall(task);
 	u8 state = t->state;
-	u64 woken = t->wake > t->since ? t->wake : 0, blocked, waited;
+	u64 woken = t->wake > t->since ? t->wake : 0, blocked, waited, throttled;
 	struct descriptor fd;
 	struct off_cpu_time o = { .fd = &fd, .end = now, .nr = nr, .prev_tid = prev_tid, .woken = woken != 0 };
 
@@ -70,11 +99,21 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 	waited = now - t->since - blocked;
 	o.wake = t->since + blocked;
 	o.why = state == TS_RUNNABLE ? WHY_PREEMPTED : woken ? t->why : cut ? sleep_reason(task) : WHY_SLEPT;
-	emit_off_cpu(t, &o);
+	throttled = waited ? throttled_ns(task, o.wake, now) : 0;
+	if (throttled)
+		emit_divided(t, &o, throttled);
+	else
+		emit_off_cpu(t, &o);
 	if (blocked) {
 		add_off(t, OFF_BLOCKED, nr, fd.kind, blocked);
 		if (blocked >= STALL_MIN_NS)
 			emit_off(task, t, OFF_BLOCKED, nr, fd.kind, t->since, blocked);
+	}
+	if (throttled) {
+		add_off(t, OFF_THROTTLED, nr, FD_NONE, throttled);
+		if (throttled >= STALL_MIN_NS)
+			emit_off(task, t, OFF_THROTTLED, nr, FD_NONE, now - waited, throttled);
+		waited -= throttled;
 	}
 	if (waited) {
 		add_off(t, OFF_RUNNABLE, nr, FD_NONE, waited);
@@ -84,23 +123,11 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 	}
 }
 
-/*
- * Whether the task is throttled by its CPU quota. Since 6.18 the scheduler sets a flag of the task; before, it counts in the
- * run queue of the control group. Called when the task leaves the CPU and is not asleep.
- */
-static __always_inline bool is_throttled(struct task_struct *task)
-{
-	if (bpf_core_field_exists(task->throttled))
-		return BPF_CORE_READ(task, throttled);
-	if (bpf_core_field_exists(task->se.cfs_rq->throttle_count))
-		return BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
-	return false;
-}
-
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	struct thread *t;
+	bool throttled;
 	u64 now;
 
 	if (!active)
@@ -115,10 +142,11 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		t->since = now;
 		t->n_wstack = 0;
 		t->wake = 0;
-		if (preempt || !task_state(prev))
-			t->state = is_throttled(prev) ? TS_THROTTLED : TS_RUNNABLE;
-		else
+		throttled = is_throttled(prev, now);
+		if (!preempt && task_state(prev))
 			t->state = TS_BLOCKED;
+		else
+			t->state = throttled ? TS_THROTTLED : TS_RUNNABLE;
 	}
 	t = thread_of(next);
 	if (t) {

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: (LGPL-2.1 OR BSD-2-Clause) */
+/*
+ * Threads whose control group has used up its CPU quota. Since 6.18 each of them runs until it is stopped, and leaves the CPU with a flag.
+ * Before, the group's run queue of a CPU is stopped with all threads that wait in it or are woken in it. The kernel adds up for how long
+ * when it starts the queue again (tg_unthrottle_up, kernel/sched/fair.c), so a wait for a CPU is divided when it ends.
+ */
+
+struct cfs_rq___since_5_19 {
+	u64 throttled_clock_pelt_time;
+} __attribute__((preserve_access_index));
+
+struct cfs_rq___older {
+	u64 throttled_clock_task_time;
+} __attribute__((preserve_access_index));
+
+/* A run queue. */
+struct throttle {
+	u64 ns;         /* how long it has been stopped in all */
+	u64 stopped_at; /* when a thread was seen to leave it stopped, and 0 once it runs again */
+	u64 begin, end; /* when it was stopped last */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64); /* its address */
+	__type(value, struct throttle);
+} throttles SEC(".maps");
+
+static __always_inline u64 stopped_in_all(struct cfs_rq *queue)
+{
+	struct cfs_rq___since_5_19 *newer = (void *)queue;
+	struct cfs_rq___older *older = (void *)queue;
+
+	if (bpf_core_field_exists(newer->throttled_clock_pelt_time))
+		return BPF_CORE_READ(newer, throttled_clock_pelt_time);
+	if (bpf_core_field_exists(older->throttled_clock_task_time))
+		return BPF_CORE_READ(older, throttled_clock_task_time);
+	return 0;
+}
+
+/* Whether a thread that leaves the CPU does so in a run queue that is stopped, or by itself since 6.18. */
+static __always_inline bool is_throttled(struct task_struct *task, u64 now)
+{
+	struct cfs_rq *queue;
+	struct throttle first = { .stopped_at = now }, *known;
+	u64 key;
+
+	if (bpf_core_field_exists(task->throttled))
+		return BPF_CORE_READ(task, throttled);
+	if (!bpf_core_field_exists(task->se.cfs_rq->throttle_count))
+		return false;
+	queue = BPF_CORE_READ(task, se.cfs_rq);
+	if (BPF_CORE_READ(queue, throttle_count) <= 0)
+		return false;
+	key = (u64)queue;
+	first.ns = stopped_in_all(queue);
+	known = bpf_map_lookup_elem(&throttles, &key);
+	if (known) {
+		known->ns = first.ns;
+		known->stopped_at = now;
+	} else {
+		/* Without it, the next wait in this queue is not divided. */
+		bpf_map_update_elem(&throttles, &key, &first, BPF_NOEXIST);
+	}
+	return true;
+}
+
+/* For how much of the time from `from` to `now` the run queue was stopped in which a thread has waited. */
+static __always_inline u64 throttled_ns(struct task_struct *task, u64 from, u64 now)
+{
+	struct throttle first = {}, *known;
+	struct cfs_rq *queue;
+	u64 key, more, begin, end;
+
+	if (bpf_core_field_exists(task->throttled) || !bpf_core_field_exists(task->se.cfs_rq->throttle_count))
+		return 0;
+	queue = BPF_CORE_READ(task, se.cfs_rq);
+	first.ns = stopped_in_all(queue);
+	if (!first.ns)
+		return 0;
+	key = (u64)queue;
+	known = bpf_map_lookup_elem(&throttles, &key);
+	if (!known) {
+		bpf_map_update_elem(&throttles, &key, &first, BPF_NOEXIST);
+		return 0;
+	}
+	more = first.ns - known->ns;
+	if (more) {
+		known->begin = known->stopped_at ? known->stopped_at : now - more;
+		known->end = known->begin + more;
+		known->ns = first.ns;
+		known->stopped_at = 0;
+	}
+	begin = known->begin;
+	end = known->end < now ? known->end : now;
+	/* It does not run yet: the slice ends. */
+	if (BPF_CORE_READ(queue, throttle_count) > 0) {
+		begin = known->stopped_at;
+		end = now;
+	}
+	if (begin < from)
+		begin = from;
+	return end > begin ? end - begin : 0;
+}
