@@ -322,7 +322,7 @@ fn probes(f: &Facts) -> Check {
         (Trial::Works { missing, replaced }, _) if missing.is_empty() => {
             ok(id, name, format!("all is observed; {}", replaced.join("; ")))
         }
-        (Trial::Works { missing, .. }, _) => ok(id, name, format!("refused in part: {}", missing.join("; ")))
+        (Trial::Works { missing, replaced }, _) => ok(id, name, refused_in_part(missing, replaced))
             .limited("causes that need what is not seen are not tested")
             .remedy(remedy),
         (Trial::Refused(why), Trial::Works { .. }) => {
@@ -336,6 +336,11 @@ fn probes(f: &Facts) -> Check {
         }
         (Trial::NotTried, Trial::NotTried) => ok(id, name, "not tried"),
     }
+}
+
+fn refused_in_part(missing: &[String], replaced: &[String]) -> String {
+    let others = if replaced.is_empty() { "" } else { "; the rest is observed, " };
+    format!("refused in part: {}{others}{}", missing.join("; "), replaced.join("; "))
 }
 
 fn lockdown(f: &Facts) -> Check {
