@@ -134,14 +134,22 @@ pub fn compare(machine: &Machine, values: &Values) {
         // A value that was not seen before must be right.
         let known = before.get(check).or(right);
         // A wrong verdict differs from run to run. That it has become right is news all the same.
-        let still_wrong = check.starts_with("fault ") && known != right && Some(value) != right;
-        if known != Some(value) && !still_wrong {
+        let fault = check.starts_with("fault ");
+        let still_wrong = fault && known != right && Some(value) != right;
+        // On a faster host the slices see more.
+        let surer = fault && Some(value) == right && known.map(cause) == Some(cause(value));
+        if known != Some(value) && !still_wrong && !surer {
             let [right, known] = [right, known].map(|text| text.map_or("nothing", String::as_str));
             changed.push(format!("{check}: {value}\n  before: {known}\n  expected: {right}"));
         }
     }
     let what = "if that is right, BLESS=1 rewrites seen.toml";
     assert!(changed.is_empty(), "the machine {} reports otherwise; {what}:\n{}", machine.name, changed.join("\n"));
+}
+
+/// The cause of a verdict, which its confidence follows.
+fn cause(verdict: &String) -> &str {
+    verdict.split(',').next().unwrap_or_default()
 }
 
 #[test]
