@@ -14,6 +14,7 @@ mod kernel_types;
 pub mod lab;
 mod load;
 mod packed;
+mod program_info;
 mod small_btf;
 pub mod sockets;
 

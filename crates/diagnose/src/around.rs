@@ -103,13 +103,14 @@ impl Readings<'_> {
         let begin_ns = if seen.begin_ns > 0 { seen.begin_ns } else { self.begun_ns };
         let mut found = self.further.seen(begin_ns, || seen.stacks.get_or_insert_with(|| records::stacks(false)));
         seen.cost.kernel_cpu_ns += found.took_ns;
-        let Cost { kernel_cpu_ns, lost_events, events, untracked } = seen.cost;
+        let Cost { kernel_cpu_ns, lost_events, missed_events, events, untracked } = seen.cost;
         // Of our time, what came before frames are named: that is not a part of the observation, and most of it is the parsing of files.
         let probe = ProbeCost {
             kernel_cpu_ns,
             own_cpu_ns,
             rss_bytes: host::own_rss_bytes(),
             lost_events,
+            missed_events,
             events,
             untracked,
             attach_ms: added.attach_ms,

@@ -36,6 +36,7 @@ pub struct Seen {
 pub struct Cost {
     pub kernel_cpu_ns: u64,
     pub lost_events: u64,
+    pub missed_events: u64,
     pub events: u64,
     pub untracked: u64,
 }

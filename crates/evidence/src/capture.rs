@@ -255,10 +255,21 @@ pub struct ProbeCost {
     pub rss_bytes: u64,
     /// Events that found the ring full.
     pub lost_events: u64,
+    /// Events for which the kernel did not run the probe, since it was at work on the same CPU.
+    #[serde(default)]
+    pub missed_events: u64,
     /// Events that reached user space.
     pub events: u64,
     /// Flows and threads beyond the limits of the maps: not seen at all.
     pub untracked: u64,
     /// Time from start until the probes were attached.
     pub attach_ms: f64,
+}
+
+impl ProbeCost {
+    /// The share of the events that never reached user space.
+    pub fn lost_share(&self) -> f64 {
+        let lost = self.lost_events as f64 + self.missed_events as f64;
+        if lost > 0.0 { lost / (self.events as f64 + lost) } else { 0.0 }
+    }
 }

@@ -545,6 +545,9 @@ pub struct ProbeReport {
     pub events: u64,
     /// Events that found the ring full.
     pub lost_events: u64,
+    /// Events for which the kernel did not run the probe, since it was at work on the same CPU.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub missed_events: u64,
     /// Flows and threads beyond the limits.
     pub untracked: u64,
     /// Resident memory in MiB.

@@ -80,6 +80,12 @@ fn read(request: &StreamRequest, stop: &AtomicBool, outputs: &mut Outputs) -> an
     if reader.counts.closes_lost > 0 {
         warn!("{} closed sockets were not reported: the ring buffer was full", reader.counts.closes_lost);
     }
+    if reader.counts.closes_missed > 0 {
+        warn!(
+            "up to {} closed sockets were not reported: the program was at work on the same CPU",
+            reader.counts.closes_missed
+        );
+    }
     dumped.and(closed)?;
     match (reader.failures_in_all, request.count) {
         // A caller that asks for a number of dumps has to know that there are fewer.
@@ -166,7 +172,8 @@ impl Reader {
     }
 
     fn publish_counts(&mut self, outputs: &mut Outputs) {
-        self.counts.closes_lost = self.closes.as_ref().map_or(0, |closes| closes.counts().lost);
+        let closes = self.closes.as_ref().map(Closes::counts).unwrap_or_default();
+        (self.counts.closes_lost, self.counts.closes_missed) = (closes.lost, closes.missed);
         self.counts.owners_dropped = self.collector.owners_dropped();
         self.counts.errors = self.collector.errors();
         outputs.shared.status.reader(self.counts.clone());

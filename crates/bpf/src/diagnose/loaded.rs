@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapMut, Object, ProgramMut, RingBuffer, RingBufferBuilder};
@@ -17,6 +17,7 @@ use super::syscall::{SysKey, SysValue};
 use super::thread::{OffKey, OffValue};
 use crate::bytes;
 use crate::clock::monotonic_ns;
+use crate::program_info;
 
 /// Sums over all CPUs of the map `counters` ([`Counter`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ use crate::clock::monotonic_ns;
 pub struct Counters {
     pub events: u64,
     pub lost: u64,
+    /// Events for which the kernel did not run a program, since it was at work on the same CPU.
+    pub missed: u64,
     /// Threads, processes, flows and cells that were not tracked because of a limit.
     pub untracked: u64,
     /// The flows among them. A flow that was open before counts once for each call.
@@ -217,7 +220,8 @@ impl<P: Programs> Loaded<P> {
 
     /// The counters so far. A record that could not be decoded counts as lost.
     pub fn counters(&self) -> Counters {
-        counters(self.programs.map(SharedMap::Counters), self.inbox.undecoded.get())
+        let missed = missed_by(self.programs.object());
+        Counters { missed, ..counters(self.programs.map(SharedMap::Counters), self.inbox.undecoded.get()) }
     }
 
     /// Makes the kernel measure the run time of BPF programs until [`Loaded::stop_timing`]. Returns false if it refuses.
@@ -285,6 +289,7 @@ fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
     Counters {
         events: sum(Counter::Events),
         lost: sum(Counter::Lost) + undecoded,
+        missed: 0,
         untracked: sum(Counter::Untracked) + sum(Counter::UntrackedFlows) + sum(Counter::UntrackedCells),
         untracked_flows: sum(Counter::UntrackedFlows),
         untracked_cells: sum(Counter::UntrackedCells),
@@ -373,19 +378,14 @@ impl RunTime {
 /// Nanoseconds and runs of an object's loaded programs while they were measured.
 fn run_stats_of(object: &Object) -> (u64, u64) {
     object.progs().filter(|program| program.autoload()).fold((0, 0), |total, program| {
-        let (ns, runs) = run_stats(program.as_fd().as_raw_fd());
-        (total.0 + ns, total.1 + runs)
+        let info = program_info::of(&program);
+        (total.0 + info.run_time_ns, total.1 + info.run_cnt)
     })
 }
 
-/// Nanoseconds and runs of a program while they were measured.
-fn run_stats(fd: i32) -> (u64, u64) {
-    let mut info = libbpf_sys::bpf_prog_info::default();
-    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
-    // SAFETY: `info` and `len` are valid for writes of the size that `len` states, and zeroed, so that the kernel
-    // follows none of the pointers in it.
-    let ret = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut len) };
-    if ret == 0 { (info.run_time_ns, info.run_cnt) } else { (0, 0) }
+/// Events that an object's loaded programs missed.
+fn missed_by(object: &Object) -> u64 {
+    object.progs().filter(|program| program.autoload()).map(|program| program_info::missed(&program)).sum()
 }
 
 /// Attaches a program to a perf event. libbpf closes the event together with the link.

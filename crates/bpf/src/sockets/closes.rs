@@ -12,6 +12,7 @@ use parshall_evidence::socket::{Selection, SocketRecord};
 use super::record;
 use crate::kernel_types::{self, KernelTypes};
 use crate::load::{or_refused, unsignalled};
+use crate::program_info;
 
 #[allow(warnings, clippy::undocumented_unsafe_blocks)]
 mod skel {
@@ -24,7 +25,7 @@ const LIST: usize = 64;
 const LOCAL: u32 = 0x1_0000;
 const REMOTE: u32 = 0x2_0000;
 
-/// Closed sockets since the program was attached. Each is counted in one of these.
+/// Closed sockets since the program was attached. Each is counted in one of these, but for `missed`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Written to the ring buffer.
@@ -33,6 +34,9 @@ pub struct Counts {
     pub filtered: u64,
     /// Lost because the ring buffer was full.
     pub lost: u64,
+    /// Changes of any socket's state, closes among them, for which the kernel did not run the program, because it was at work on the same
+    /// CPU.
+    pub missed: u64,
 }
 
 /// The attached program and its ring buffer. It watches all network namespaces.
@@ -118,6 +122,7 @@ impl Closes {
     /// The counts so far. `reported` includes records that were not drained yet.
     pub fn counts(&self) -> Counts {
         let globals = self.skel.maps.bss_data.as_deref().expect("the object has global data");
-        Counts { reported: globals.reported, filtered: globals.filtered, lost: globals.lost }
+        let missed = program_info::missed(&self.skel.progs.on_close);
+        Counts { reported: globals.reported, filtered: globals.filtered, lost: globals.lost, missed }
     }
 }

@@ -89,8 +89,8 @@ fn call(server: SocketAddr, number: usize) -> io::Result<Expected> {
     Ok(Expected { client: (stream.local_addr()?, server), up: HEAD as u64 + u64::from(up), down: down.into() })
 }
 
-/// Asserts that each end of each connection was reported once, with its bytes.
-fn assert_reported(records: &[SocketRecord], connections: impl Iterator<Item = Expected>) {
+/// Asserts that each end of each connection but for `absent` was reported once, with its bytes.
+fn assert_reported(records: &[SocketRecord], connections: impl Iterator<Item = Expected>, absent: usize) {
     // A pair of addresses may be used again, so this compares all connections with the same pair, in ascending order.
     let mut seen: HashMap<Ends, Vec<(u64, u64)>> = HashMap::new();
     for record in records {
@@ -106,9 +106,13 @@ fn assert_reported(records: &[SocketRecord], connections: impl Iterator<Item = E
         made.entry(client).or_default().push((up, down));
         made.entry((client.1, client.0)).or_default().push((down, up));
     }
-    assert_eq!(seen.len(), made.len());
+    let mut missing = 0;
     for (ends, mut expected) in made {
-        let mut found = seen.remove(&ends).unwrap_or_else(|| panic!("{ends:?} was not reported"));
+        let mut found = seen.remove(&ends).unwrap_or_default();
+        if found.len() < expected.len() {
+            missing += expected.len() - found.len();
+            continue;
+        }
         expected.sort_unstable();
         found.sort_unstable();
         let alike = |&((sent, received), (s, r)): &(&(u64, u64), &(u64, u64))| {
@@ -121,6 +125,7 @@ fn assert_reported(records: &[SocketRecord], connections: impl Iterator<Item = E
             "{ends:?}: {expected:?}, reported {found:?}"
         );
     }
+    assert!(seen.is_empty() && missing <= absent, "{missing} of {absent}: {seen:?}");
 }
 
 #[test]
@@ -186,9 +191,12 @@ fn report_short_connections(connections: usize) {
         closes.wait(Duration::from_millis(20), &mut records);
     }
     closes.wait(Duration::from_millis(100), &mut records);
-    let Counts { reported, lost, .. } = closes.counts();
-    assert_eq!((records.len(), reported, lost), (all, all as u64, 0));
-    assert_reported(&records, expected.into_iter().flatten());
+    let Counts { reported, lost, missed, .. } = closes.counts();
+    assert_eq!((records.len(), lost), (reported as usize, 0));
+    // A close may come in an interrupt of the program. Others that are missed are of states in which a socket is open.
+    let absent = all - records.len();
+    assert!(absent as u64 <= missed, "{absent} of {all} closes are neither reported nor missed: {:?}", closes.counts());
+    assert_reported(&records, expected.into_iter().flatten(), absent);
 }
 
 #[test]

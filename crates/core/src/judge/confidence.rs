@@ -238,8 +238,7 @@ pub fn of_capture(facts: &Facts<'_>) -> Vec<Gap> {
 
 /// Events that were lost, where these are many.
 pub fn lost_events(facts: &Facts<'_>) -> Option<Gap> {
-    let probe = &facts.capture.probe;
-    let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
+    let lost = facts.capture.probe.lost_share();
     (lost > LOST_EVENTS.0).then_some(Gap::LostEvents(lost))
 }
 

@@ -185,6 +185,7 @@ fn probe(capture: &Capture) -> ProbeReport {
         observed_share: ratio(capture.slices.observed_ns as f64, capture.window_ns as f64).min(1.0),
         events: capture.slices.events.max(cost.events),
         lost_events: cost.lost_events,
+        missed_events: cost.missed_events,
         untracked: cost.untracked,
         rss_mib: cost.rss_bytes as f64 / (1024.0 * 1024.0),
         attach_ms: if cost.attach_ms.is_finite() { cost.attach_ms } else { 0.0 },

@@ -479,13 +479,9 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             units::percent(untracked)
         ));
     }
-    let lost = ratio(probe.lost_events as f64, probe.events as f64 + probe.lost_events as f64);
-    (lost > 1.0 - SEEN_MIN).then(|| {
-        format!(
-            "{} of the events were lost because the buffer was full: observe one port or one process.",
-            units::percent(lost)
-        )
-    })
+    let lost = probe.lost_share();
+    (lost > 1.0 - SEEN_MIN)
+        .then(|| format!("{} of the events were lost: observe one port or one process.", units::percent(lost)))
 }
 
 /// Connections whose first and last sample are no further apart are seen by a few samples at most, and as many others by none.

@@ -106,6 +106,9 @@ fn sentence(note: &str) -> String {
     if begun.ends_with(['.', '!', '?']) { begun } else { format!("{begun}.") }
 }
 
+/// Probes that run in tasks and in interrupts miss a few events of many. From this share on it is said.
+const MISSED_MIN: f64 = 0.001;
+
 /// Limits of the trust in the verdict: losses come first.
 fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
     let probe = &report.probe;
@@ -115,6 +118,12 @@ fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
             "{} of {} lost because the buffer was full.",
             units::count(probe.lost_events),
             units::plural(probe.events.saturating_add(probe.lost_events), "event was", "events were")
+        ));
+    }
+    if probe.missed_events as f64 >= MISSED_MIN * probe.events as f64 && probe.missed_events > 0 {
+        notes.push(format!(
+            "{} missed because the probe was at work on the same CPU.",
+            units::plural(probe.missed_events, "event was", "events were")
         ));
     }
     if probe.untracked > 0 {

@@ -449,6 +449,7 @@ impl Window<'_> {
             cost: Cost {
                 kernel_cpu_ns: self.meter.kernel_ns,
                 lost_events: counters.lost,
+                missed_events: counters.missed,
                 events: records_arrived,
                 untracked: counters.untracked + self.threads_dropped,
             },
@@ -486,6 +487,7 @@ fn since(now: Counters, then: Counters) -> Counters {
     Counters {
         events: now.events - then.events,
         lost: now.lost - then.lost,
+        missed: now.missed - then.missed,
         untracked: now.untracked - then.untracked,
         untracked_flows: now.untracked_flows - then.untracked_flows,
         untracked_cells: now.untracked_cells - then.untracked_cells,

@@ -361,6 +361,7 @@ pub fn thread_cause() -> Report {
             observed_share: 0.048,
             events: 412_008,
             lost_events: 12,
+            missed_events: 0,
             ..ProbeReport::default()
         },
         ..empty()

@@ -315,6 +315,7 @@ impl Window<'_> {
             cost: Cost {
                 kernel_cpu_ns: self.meter.kernel_ns,
                 lost_events: counters.lost - self.counters0.lost,
+                missed_events: counters.missed - self.counters0.missed,
                 events: recorded.events + sampled,
                 untracked,
             },

@@ -27,6 +27,8 @@ pub struct ReaderCounts {
     pub closes: u64,
     /// Closed sockets that did not fit the ring buffer.
     pub closes_lost: u64,
+    /// Changes of sockets' states, closes among them, that the program missed.
+    pub closes_missed: u64,
     /// Descriptors beyond the limit of a scan for owners.
     pub owners_dropped: u64,
     /// Errors of dumps, by kind.
@@ -187,6 +189,11 @@ fn completeness(state: &State, families: &mut Families<'_, '_>) -> std::fmt::Res
         ),
         ("collector_closes", "Closed sockets that were reported", state.reader.closes),
         ("collector_closes_lost", "Closed sockets that did not fit the ring buffer", state.reader.closes_lost),
+        (
+            "collector_closes_missed",
+            "Changes of sockets' states, closes among them, in an interrupt of the program that reports them",
+            state.reader.closes_missed,
+        ),
         ("collector_owners_dropped", "Descriptors beyond the limit of a scan for owners", state.reader.owners_dropped),
     ] {
         families.counter(name, help, value)?;
