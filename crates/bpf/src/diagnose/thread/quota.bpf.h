@@ -20,10 +20,10 @@ struct throttle {
 	u64 begin, end; /* when it was stopped last */
 };
 
+/* Where there are more, those that were stopped long ago go. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
 	__type(key, u64); /* its address */
 	__type(value, struct throttle);
 } throttles SEC(".maps");
