@@ -7,8 +7,8 @@
 //! the other end's a sign of life is sent depends on when each of them began, and not on who sends it.
 use std::collections::BTreeMap;
 
-use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, Protocol, SocketCall, Timeline};
+use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall, Timeline};
+use parshall_evidence::{FlowId, Service};
 
 use super::connection::Request;
 use super::messages::{Messages, Part};
@@ -153,6 +153,30 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     Some(Beats { id, bytes, interval_ns, after_ns, few })
 }
 
+/// Signs of life of a protocol whose messages have a checksum or are encrypted are no longer.
+const SEALED_BYTES: u32 = 128;
+/// A service sends them no more often.
+const SELDOM_NS: u64 = 500_000_000;
+
+/// Whether all messages on the connections of a service may be signs of life that it asks for: it sends one after a time, and its clients
+/// answer at once. Nothing in their times tells them from requests of clients that ask again at once, each of which waits for a timer.
+pub fn may_be_all(timeline: &Timeline, service: &Service) -> bool {
+    let port = service.address.port();
+    let own = |socket: &Socket| socket.serves && socket.local.port() == port && service.pids.contains(&socket.pid);
+    let ids = timeline.sockets.iter().filter(|(_, socket)| own(socket)).map(|(id, _)| id);
+    let connections: Vec<&[SocketCall]> = ids.filter_map(|id| timeline.calls.get(id)).map(Vec::as_slice).collect();
+    let of = |op: Op| connections.iter().flat_map(|calls| calls.iter()).filter(move |call| call.op == op);
+    let one_length = |op: Op| {
+        let bytes = of(op).next().map(|call| call.bytes).filter(|bytes| *bytes <= SEALED_BYTES);
+        bytes.is_some_and(|bytes| of(op).all(|call| call.bytes == bytes && is_free(call)))
+    };
+    let seldom = |calls: &&[SocketCall]| {
+        let sent: Vec<u64> = calls.iter().filter(|call| call.op == Op::Send).map(|call| call.at_ns).collect();
+        sent.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= SELDOM_NS)
+    };
+    one_length(Op::Receive) && one_length(Op::Send) && connections.iter().all(seldom)
+}
+
 /// Whether two are as far apart as this interval says.
 fn fits(times: &[u64], interval_ns: u64) -> bool {
     times.len() == 2 && (times[1] - times[0]).abs_diff(interval_ns) as f64 <= REGULAR * interval_ns as f64
@@ -245,6 +269,28 @@ mod tests {
         assert_eq!(requests_until(2_750, (4, 4), (1000, 1000), together), 0);
         // They are answered after the same time each.
         assert_ne!(requests_until(2_750, (4, 4), (1000, 1000), |_, _| 100), 0);
+    }
+
+    #[test]
+    fn short_messages_now_and_then_may_be_signs_that_the_service_asks_for() {
+        // Five clients are sent 52 bytes each second, and answer with `bytes` after 1 ms.
+        let may_be = |bytes: u32, every_ms: u64| {
+            let script = (1..=5).fold(Script::new(), |script, id| script.socket(id, served_socket(7000), 101));
+            let mut script = (1..=5).fold(script, |script, id| {
+                let at = |n: u64| (10 * id + n * every_ms) * MS;
+                (0..3).fold(script, |script, n| script.sends(101, id, at(n)).receives(101, id, at(n) + MS, at(n) + MS))
+            });
+            for call in script.timeline.calls.values_mut().flatten() {
+                call.bytes = if call.op == Op::Receive { bytes } else { 52 };
+            }
+            script.timeline.slices = vec![(0, 3_000 * MS)];
+            let services = services(&script.timeline);
+            services.iter().any(|service| may_be_all(&script.timeline, service))
+        };
+        assert!(may_be(36, 1_000));
+        // Content, and requests of a client that is answered soon.
+        assert!(!may_be(400, 1_000));
+        assert!(!may_be(36, 100));
     }
 
     const MS: u64 = 1_000_000;

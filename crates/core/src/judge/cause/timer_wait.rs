@@ -12,8 +12,9 @@ use parshall_evidence::{Figure, HopKind};
 
 use super::base::{Candidate, Cause, Outcome, denied, main_thread, place_of, stalls, thread_name, who};
 use super::common::{Waits, not_spent};
+use crate::critical_path::may_be_signs_of_life;
 use crate::judge::chain::named;
-use crate::judge::confidence::FEW;
+use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::watches_many;
 use crate::judge::facts::{Blame, Facts, Part, Spent};
@@ -73,7 +74,15 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "Shorten or remove this wait in {} (a sleep, a poll interval, a retry delay, a rate limit), or wake on the event instead.",
         units::or(&leaf.process, "the program")
     );
-    waits.candidate(summary, evidence, fix).holds()
+    let timeline = facts.capture.timeline.as_ref();
+    let signs = watches_many(leaf) && timeline.is_some_and(|timeline| may_be_signs_of_life(timeline, rec));
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    if signs {
+        candidate
+            .gaps
+            .push(Gap::Guessed("whether these are requests, or signs of life that the service asks for, was not seen"));
+    }
+    candidate.holds()
 }
 
 /// A stream whose pieces wait in a process that passes them on.
