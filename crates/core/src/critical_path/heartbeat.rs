@@ -158,23 +158,62 @@ const SEALED_BYTES: u32 = 128;
 /// A service sends them no more often.
 const SELDOM_NS: u64 = 500_000_000;
 
-/// Whether all messages on the connections of a service may be signs of life that it asks for: it sends one after a time, and its clients
+/// The share of the time from messages of clients to those of their service that is between signs of life, as far as is known.
+const SIGNS: f64 = 0.8;
+
+/// Whether what most of a service's time goes by for may be signs of life that it asks for: it sends one after a time, and its clients
 /// answer at once. Nothing in their times tells them from requests of clients that ask again at once, each of which waits for a timer.
-pub fn may_be_all(timeline: &Timeline, service: &Service) -> bool {
+pub fn may_be_signs(timeline: &Timeline, service: &Service) -> bool {
     let port = service.address.port();
     let own = |socket: &Socket| socket.serves && socket.local.port() == port && service.pids.contains(&socket.pid);
     let ids = timeline.sockets.iter().filter(|(_, socket)| own(socket)).map(|(id, _)| id);
-    let connections: Vec<&[SocketCall]> = ids.filter_map(|id| timeline.calls.get(id)).map(Vec::as_slice).collect();
-    let of = |op: Op| connections.iter().flat_map(|calls| calls.iter()).filter(move |call| call.op == op);
+    let (mut all_ns, mut by_bytes) = (0u64, BTreeMap::<(u32, u32), u64>::new());
+    for turns in ids.filter_map(|id| timeline.calls.get(id)).map(|calls| turns(calls)) {
+        let answers = turns.windows(2).filter(|pair| pair[0].op == Op::Receive);
+        let ns = answers.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).sum();
+        all_ns = all_ns.saturating_add(ns);
+        if let Some(bytes) = seldom_and_alike(&turns) {
+            *by_bytes.entry(bytes).or_default() += ns;
+        }
+    }
+    by_bytes.values().any(|ns| *ns > 0 && *ns as f64 >= SIGNS * all_ns as f64)
+}
+
+/// The bytes of all messages of each end, where these are short, of one length and sent now and then.
+fn seldom_and_alike(turns: &[Turn]) -> Option<(u32, u32)> {
+    // What the window cut may have more parts.
+    let whole = turns.get(1..turns.len().checked_sub(1)?)?;
+    let of = |op: Op| whole.iter().filter(move |turn| turn.op == op);
     let one_length = |op: Op| {
-        let bytes = of(op).next().map(|call| call.bytes).filter(|bytes| *bytes <= SEALED_BYTES);
-        bytes.is_some_and(|bytes| of(op).all(|call| call.bytes == bytes && is_free(call)))
+        let bytes = of(op).next()?.bytes;
+        of(op).all(|turn| turn.bytes == bytes && turn.is_free && bytes <= SEALED_BYTES).then_some(bytes)
     };
-    let seldom = |calls: &&[SocketCall]| {
-        let sent: Vec<u64> = calls.iter().filter(|call| call.op == Op::Send).map(|call| call.at_ns).collect();
-        sent.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= SELDOM_NS)
-    };
-    one_length(Op::Receive) && one_length(Op::Send) && connections.iter().all(seldom)
+    let sent: Vec<u64> = of(Op::Send).map(|turn| turn.at_ns).collect();
+    let seldom = sent.windows(2).all(|pair| pair[1].saturating_sub(pair[0]) >= SELDOM_NS);
+    Some((one_length(Op::Receive)?, one_length(Op::Send)?)).filter(|_| seldom)
+}
+
+/// What one end of a connection sends before the other one does.
+struct Turn {
+    op: Op,
+    /// When it began.
+    at_ns: u64,
+    bytes: u32,
+    is_free: bool,
+}
+
+fn turns(calls: &[SocketCall]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    for call in calls.iter().filter(|call| call.op != Op::Accept) {
+        match turns.last_mut() {
+            Some(turn) if turn.op == call.op => {
+                turn.bytes = turn.bytes.saturating_add(call.bytes);
+                turn.is_free &= is_free(call);
+            }
+            _ => turns.push(Turn { op: call.op, at_ns: call.at_ns, bytes: call.bytes, is_free: is_free(call) }),
+        }
+    }
+    turns
 }
 
 /// Whether two are as far apart as this interval says.
@@ -273,19 +312,22 @@ mod tests {
 
     #[test]
     fn short_messages_now_and_then_may_be_signs_that_the_service_asks_for() {
-        // Five clients are sent 52 bytes each second, and answer with `bytes` after 1 ms.
+        // Five clients are sent two messages of 52 bytes each second, and answer each of them with `bytes` after 1 ms.
         let may_be = |bytes: u32, every_ms: u64| {
             let script = (1..=5).fold(Script::new(), |script, id| script.socket(id, served_socket(7000), 101));
             let mut script = (1..=5).fold(script, |script, id| {
                 let at = |n: u64| (10 * id + n * every_ms) * MS;
-                (0..3).fold(script, |script, n| script.sends(101, id, at(n)).receives(101, id, at(n) + MS, at(n) + MS))
+                (0..3).fold(script, |script, n| {
+                    let script = script.sends(101, id, at(n)).sends(101, id, at(n) + 1);
+                    (1..=2).fold(script, |script, k| script.receives(101, id, at(n) + k * MS, at(n) + k * MS))
+                })
             });
             for call in script.timeline.calls.values_mut().flatten() {
                 call.bytes = if call.op == Op::Receive { bytes } else { 52 };
             }
             script.timeline.slices = vec![(0, 3_000 * MS)];
             let services = services(&script.timeline);
-            services.iter().any(|service| may_be_all(&script.timeline, service))
+            services.iter().any(|service| may_be_signs(&script.timeline, service))
         };
         assert!(may_be(36, 1_000));
         // Content, and requests of a client that is answered soon.

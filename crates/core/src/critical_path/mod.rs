@@ -47,7 +47,7 @@ mod turn;
 mod walk;
 
 pub use connection::Request;
-pub use heartbeat::may_be_all as may_be_signs_of_life;
+pub use heartbeat::may_be_signs;
 pub use helpers::waits_for_helper;
 pub use index::Index;
 pub use reduce::{clipped, reduced};

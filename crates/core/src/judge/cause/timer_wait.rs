@@ -12,7 +12,7 @@ use parshall_evidence::{Figure, HopKind};
 
 use super::base::{Candidate, Cause, Outcome, denied, main_thread, place_of, stalls, thread_name, who};
 use super::common::{Waits, not_spent};
-use crate::critical_path::may_be_signs_of_life;
+use crate::critical_path::may_be_signs;
 use crate::judge::chain::named;
 use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count};
@@ -75,7 +75,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::or(&leaf.process, "the program")
     );
     let timeline = facts.capture.timeline.as_ref();
-    let signs = watches_many(leaf) && timeline.is_some_and(|timeline| may_be_signs_of_life(timeline, rec));
+    let signs = watches_many(leaf) && timeline.is_some_and(|timeline| may_be_signs(timeline, rec));
     let mut candidate = waits.candidate(summary, evidence, fix);
     if signs {
         candidate
