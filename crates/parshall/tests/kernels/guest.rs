@@ -70,6 +70,10 @@ pub fn run(machine: &Machine, name: &str, script: &str, with: &[With], limit_s: 
     }
     command.arg("--console").arg(&console).arg("--report").arg(&report).arg(&file);
     let mut once = || {
+        // A guest that is not even booted must not report what an earlier one did.
+        for file in [&report, &console] {
+            let _ = std::fs::remove_file(file);
+        }
         let done = command.stdin(Stdio::null()).output().unwrap();
         (done, parse(&std::fs::read(&report).unwrap_or_default()))
     };
