@@ -120,11 +120,13 @@ fn end_of(part: &Part) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use parshall_evidence::timeline::Waker;
     use parshall_evidence::{Capture, Confidence, Frame, HopKind, Interpreted, Stack};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
-    use crate::testkit::verdict_of;
+    use crate::testkit::timeline::{Script, served_socket};
+    use crate::testkit::{MS, empty_capture, verdict_of};
 
     fn timer() -> ServiceBuilder {
         let way = Hops::new().thread(100, 101, "app").on(HopKind::Timer, "epoll_wait");
@@ -175,6 +177,40 @@ mod tests {
         assert_eq!(service(5, "poll"), "timer-wait");
         // A thread that only sleeps lets the request wait.
         assert_eq!(service(4, "clock_nanosleep"), "timer-wait");
+    }
+
+    #[test]
+    fn short_messages_at_each_tick_may_be_signs_of_life() {
+        // Twelve clients, each of which has its turn when a timer of its own ends, of 600 ms.
+        let confidence = |bytes: u32, syscall: i32| {
+            let script =
+                (1..=12).fold(Script::new(), |script, id| script.socket(id, served_socket(7000), 100 + id as u32));
+            let mut script = (1..=12).fold(script, |script, id| {
+                let tid = 100 + id as u32;
+                (0..4).fold(script, |script, n| {
+                    let at = 3 * id * id * MS + n * 600 * MS;
+                    let script = script.sends(tid, id, at).receives(tid, id, at + MS, at + MS + 1_000);
+                    script.sleeps(tid, at + MS + 10_000, at + 599 * MS, syscall, Waker::HardIrq)
+                })
+            });
+            for call in script.timeline.calls.values_mut().flatten() {
+                call.bytes = bytes;
+            }
+            script.timeline.slices = vec![(0, 2_600 * MS)];
+            script.timeline.asked_ports = vec![7000];
+            let mut capture = empty_capture();
+            capture.window_ns = 2_600 * MS;
+            capture.timeline = Some(script.timeline);
+            let report = judge(&capture);
+            assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"), "{bytes} {syscall}: {:?}", report.verdict);
+            report.verdict.confidence
+        };
+        const EPOLL: i32 = 232;
+        const SLEEP: i32 = 35;
+        assert_eq!(confidence(36, EPOLL), Confidence::Low);
+        // Replies with content, and a thread that only sleeps: nobody asks for signs of life in this way.
+        assert_eq!(confidence(400, EPOLL), Confidence::High);
+        assert_eq!(confidence(36, SLEEP), Confidence::High);
     }
 
     #[test]
