@@ -98,7 +98,7 @@ pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<Turn<'
         .or_else(|| turn_of_helper(services, part))
 }
 
-/// A request that waits for so many times as long as a question of a helper takes waited for others first.
+/// From this multiple of the time of a helper's question on, a request has waited for others first.
 const BEYOND: f64 = 1.5;
 
 /// The hop at which a request waits until a helper of its service asks a server for it: longer than the helper takes, so others have their
