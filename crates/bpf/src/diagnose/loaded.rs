@@ -218,10 +218,28 @@ impl<P: Programs> Loaded<P> {
         self.inbox.drain(events)
     }
 
-    /// The counters so far. A record that could not be decoded counts as lost.
+    /// The counters so far. A record that could not be decoded counts as lost. Asks the kernel about each program.
     pub fn counters(&self) -> Counters {
         let missed = missed_by(self.programs.object());
-        Counters { missed, ..counters(self.programs.map(SharedMap::Counters), self.inbox.undecoded.get()) }
+        let map = self.programs.map(SharedMap::Counters);
+        let sum = |counter: Counter| sum_of(map, counter);
+        Counters {
+            events: sum(Counter::Events),
+            lost: sum(Counter::Lost) + self.inbox.undecoded.get(),
+            missed,
+            untracked: sum(Counter::Untracked) + sum(Counter::UntrackedFlows) + sum(Counter::UntrackedCells),
+            untracked_flows: sum(Counter::UntrackedFlows),
+            untracked_cells: sum(Counter::UntrackedCells),
+            retransmits: sum(Counter::Retransmits),
+            resets_sent: sum(Counter::ResetsSent),
+            resets_received: sum(Counter::ResetsReceived),
+            delack_timers: sum(Counter::DelackTimers),
+        }
+    }
+
+    /// The events so far, the first of the [`Loaded::counters`].
+    pub fn events(&self) -> u64 {
+        sum_of(self.programs.map(SharedMap::Counters), Counter::Events)
     }
 
     /// Makes the kernel measure the run time of BPF programs until [`Loaded::stop_timing`]. Returns false if it refuses.
@@ -280,24 +298,11 @@ impl Inbox {
     }
 }
 
-fn counters(map: &impl MapCore, undecoded: u64) -> Counters {
-    let sum = |counter: Counter| -> u64 {
-        let values = map.lookup_percpu(&(counter as u32).to_ne_bytes(), MapFlags::ANY);
-        let per_cpu = values.ok().flatten().unwrap_or_default();
-        per_cpu.iter().filter_map(|v| bytes::read::<u64>(v)).sum()
-    };
-    Counters {
-        events: sum(Counter::Events),
-        lost: sum(Counter::Lost) + undecoded,
-        missed: 0,
-        untracked: sum(Counter::Untracked) + sum(Counter::UntrackedFlows) + sum(Counter::UntrackedCells),
-        untracked_flows: sum(Counter::UntrackedFlows),
-        untracked_cells: sum(Counter::UntrackedCells),
-        retransmits: sum(Counter::Retransmits),
-        resets_sent: sum(Counter::ResetsSent),
-        resets_received: sum(Counter::ResetsReceived),
-        delack_timers: sum(Counter::DelackTimers),
-    }
+/// A counter of all CPUs.
+fn sum_of(map: &impl MapCore, counter: Counter) -> u64 {
+    let values = map.lookup_percpu(&(counter as u32).to_ne_bytes(), MapFlags::ANY);
+    let per_cpu = values.ok().flatten().unwrap_or_default();
+    per_cpu.iter().filter_map(|v| bytes::read::<u64>(v)).sum()
 }
 
 /// All entries of a map.

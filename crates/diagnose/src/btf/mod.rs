@@ -633,7 +633,7 @@ fn owned(key: NetKey, value: NetValue, first: &HashMap<NetKey, NetValue>) -> Own
 
 fn reading(probes: &Probes) -> Reading {
     let (timed_ns, timed_runs) = probes.timed_runs();
-    Reading { events: probes.counters().events, timed_ns, timed_runs }
+    Reading { events: probes.events(), timed_ns, timed_runs }
 }
 
 #[cfg(test)]

@@ -355,5 +355,5 @@ impl Window<'_> {
 
 fn reading(classic: &Classic) -> Reading {
     let (timed_ns, timed_runs) = classic.timed_runs();
-    Reading { events: classic.counters().events, timed_ns, timed_runs }
+    Reading { events: classic.events(), timed_ns, timed_runs }
 }

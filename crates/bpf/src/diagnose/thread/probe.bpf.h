@@ -88,6 +88,7 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 		o.wake = now;
 		emit_off_cpu(t, &o);
 		blocked = now - t->since;
+		throttled_ns(task, t->since, now);
 		add_off(t, OFF_THROTTLED, nr, FD_NONE, blocked);
 		if (blocked >= STALL_MIN_NS)
 			emit_off(task, t, OFF_THROTTLED, nr, FD_NONE, t->since, blocked);
@@ -99,17 +100,16 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 	waited = now - t->since - blocked;
 	o.wake = t->since + blocked;
 	o.why = state == TS_RUNNABLE ? WHY_PREEMPTED : woken ? t->why : cut ? sleep_reason(task) : WHY_SLEPT;
-	throttled = waited ? throttled_ns(task, o.wake, now) : 0;
-	if (throttled)
-		emit_divided(t, &o, throttled);
-	else
-		emit_off_cpu(t, &o);
 	if (blocked) {
 		add_off(t, OFF_BLOCKED, nr, fd.kind, blocked);
 		if (blocked >= STALL_MIN_NS)
 			emit_off(task, t, OFF_BLOCKED, nr, fd.kind, t->since, blocked);
 	}
-	if (throttled) {
+	throttled = waited ? throttled_ns(task, o.wake, now) : 0;
+	if (!throttled) {
+		emit_off_cpu(t, &o);
+	} else {
+		emit_divided(t, &o, throttled);
 		add_off(t, OFF_THROTTLED, nr, FD_NONE, throttled);
 		if (throttled >= STALL_MIN_NS)
 			emit_off(task, t, OFF_THROTTLED, nr, FD_NONE, now - waited, throttled);
@@ -142,7 +142,9 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		t->since = now;
 		t->n_wstack = 0;
 		t->wake = 0;
-		throttled = is_throttled(prev, now);
+		throttled = is_throttled(prev);
+		if (throttled)
+			note_stopped(prev, now);
 		if (!preempt && task_state(prev))
 			t->state = TS_BLOCKED;
 		else

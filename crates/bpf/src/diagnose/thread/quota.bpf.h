@@ -40,20 +40,30 @@ static __always_inline u64 stopped_in_all(struct cfs_rq *queue)
 	return 0;
 }
 
-/* Whether a thread that leaves the CPU does so in a run queue that is stopped, or by itself since 6.18. */
-static __always_inline bool is_throttled(struct task_struct *task, u64 now)
+/* Whether the kernel stops run queues, and not single threads. */
+static __always_inline bool stops_queues(struct task_struct *task)
 {
-	struct cfs_rq *queue;
-	struct throttle first = { .stopped_at = now }, *known;
-	u64 key;
+	return !bpf_core_field_exists(task->throttled) && bpf_core_field_exists(task->se.cfs_rq->throttle_count);
+}
 
+/* Whether a thread that leaves the CPU does so in a run queue that is stopped, or by itself since 6.18. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
 	if (bpf_core_field_exists(task->throttled))
 		return BPF_CORE_READ(task, throttled);
-	if (!bpf_core_field_exists(task->se.cfs_rq->throttle_count))
-		return false;
+	return stops_queues(task) && BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0;
+}
+
+/* Notes that the run queue of a throttled thread is stopped from now on. */
+static __always_inline void note_stopped(struct task_struct *task, u64 now)
+{
+	struct throttle first = { .stopped_at = now }, *known;
+	struct cfs_rq *queue;
+	u64 key;
+
+	if (!stops_queues(task))
+		return;
 	queue = BPF_CORE_READ(task, se.cfs_rq);
-	if (BPF_CORE_READ(queue, throttle_count) <= 0)
-		return false;
 	key = (u64)queue;
 	first.ns = stopped_in_all(queue);
 	known = bpf_map_lookup_elem(&throttles, &key);
@@ -64,17 +74,16 @@ static __always_inline bool is_throttled(struct task_struct *task, u64 now)
 		/* Without it, the next wait in this queue is not divided. */
 		bpf_map_update_elem(&throttles, &key, &first, BPF_NOEXIST);
 	}
-	return true;
 }
 
-/* For how much of the time from `from` to `now` the run queue was stopped in which a thread has waited. */
+/* For how much of the time from `from` to `now` the run queue was stopped in which a thread has waited. Notes that it runs again. */
 static __always_inline u64 throttled_ns(struct task_struct *task, u64 from, u64 now)
 {
 	struct throttle first = {}, *known;
 	struct cfs_rq *queue;
 	u64 key, more, begin, end;
 
-	if (bpf_core_field_exists(task->throttled) || !bpf_core_field_exists(task->se.cfs_rq->throttle_count))
+	if (!stops_queues(task))
 		return 0;
 	queue = BPF_CORE_READ(task, se.cfs_rq);
 	first.ns = stopped_in_all(queue);

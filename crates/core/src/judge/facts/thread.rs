@@ -66,8 +66,8 @@ pub fn thread_facts<'a>(capture: &'a Capture, flows: &[FlowFact<'_>]) -> Vec<Thr
             let none = Spans::default();
             let ledger = ThreadLedger::new(rec, &refs, waiting.unwrap_or(&none), &calls);
             let cpu_of_pid = cpu_of_pid.get(&rec.pid).copied().unwrap_or(0.0);
-            let woken_by_timers = is_woken_by_timers(capture, rec.tid);
-            ThreadFact { woken_by_timers, ..work.fact(rec, ledger, Off::new(own, &refs), cpu_of_pid) }
+            let off = Off::new(own, &refs);
+            work.fact(rec, ledger, off, cpu_of_pid, is_woken_by_timers(capture, rec.tid))
         })
         .collect()
 }
@@ -128,7 +128,14 @@ impl Work {
         work
     }
 
-    fn fact<'a>(&self, rec: &'a ThreadRecord, ledger: ThreadLedger, off: Off, pid_cpu: f64) -> ThreadFact<'a> {
+    fn fact<'a>(
+        &self,
+        rec: &'a ThreadRecord,
+        ledger: ThreadLedger,
+        off: Off,
+        pid_cpu: f64,
+        woken_by_timers: bool,
+    ) -> ThreadFact<'a> {
         let own = self.by_tid.get(&rec.tid).copied().unwrap_or_default();
         let process = self.by_pid.get(&rec.pid).copied().unwrap_or_default();
         let cost = |cpu: f64, items: f64| (items >= 1.0).then(|| cpu / items);
@@ -151,7 +158,7 @@ impl Work {
             cost_ns,
             bytes: moved.1,
             expensive,
-            woken_by_timers: false,
+            woken_by_timers,
         }
     }
 }

@@ -210,9 +210,8 @@ fn other<'a>(syscall: &str) -> Doing<'a> {
     match syscall {
         "flock" | "fcntl" | "semop" | "semtimedop" => Doing::FileLock,
         "wait4" | "waitid" => Doing::Child,
-        "restart_syscall" => Doing::Idle,
-        // Signals are no request.
-        _ if ENDED_BY_SIGNALS.contains(&syscall) => Doing::Idle,
+        // Signals are no request, and of a call that goes on after one it is not known which it is.
+        _ if syscall == "restart_syscall" || ENDED_BY_SIGNALS.contains(&syscall) => Doing::Idle,
         _ => Doing::Kernel,
     }
 }
