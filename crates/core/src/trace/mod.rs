@@ -14,6 +14,8 @@ mod tests;
 mod threads;
 mod uring;
 
+use std::collections::HashMap;
+
 use parshall_evidence::Capture;
 
 use crate::critical_path::Index;
@@ -48,6 +50,7 @@ impl Trace {
         lanes.extend(sockets::lanes(capture, &mut texts));
         lanes.extend(uring::lanes(capture, &mut texts));
         lanes.extend(log::lanes(capture, &mut texts));
+        number_names(&mut lanes);
         let left_out = limit::lanes(&mut lanes, lanes_max);
         let opens_at = opens_at(&lanes, capture.window_ns);
         let thread = |(at, lane): (usize, &Draft)| match lane.of {
@@ -67,6 +70,18 @@ impl Trace {
             reduced: timeline.is_some_and(|timeline| timeline.left_out > 0),
             left_out,
             whole_from_ns,
+        }
+    }
+}
+
+/// Lanes of one name get numbers: a client may have opened two connections from one port, one after the other.
+fn number_names(lanes: &mut [Draft]) {
+    let mut seen: HashMap<(Kind, String, String), u32> = HashMap::new();
+    for lane in lanes {
+        let count = seen.entry((lane.of.kind(), lane.group.clone(), lane.name.clone())).or_default();
+        *count += 1;
+        if *count > 1 {
+            lane.name = format!("{} ({count})", lane.name);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Lanes of sockets: the times in which a flow moved nothing.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall};
+use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall, FlowState};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
+use crate::judge::ledger::flow_rules::serves;
 use crate::sorting::StableSort as _;
 use crate::units::{bytes, plural};
 
@@ -18,16 +19,18 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     let mut lanes: Vec<Draft> = Vec::new();
     for (id, mut stalls) in by_flow {
         stalls.stable_sort_by_key(|stall| stall.begin_ns);
-        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, texts)).collect();
-        let name = records.get(&id).map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
+        let record = records.get(&id);
+        let asks = record.is_some_and(|flow| !serves(flow));
+        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, asks, texts)).collect();
+        let name = record.map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
         lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans });
     }
     lanes.sort_by_cached_key(|lane| (std::cmp::Reverse(lane.waits_ns()), lane.of));
     lanes
 }
 
-/// With what lay in the socket at its end.
-fn span(stall: &FlowStall, texts: &mut Texts) -> (Span, u32) {
+/// With what lay in the socket at its end. `asks`: it is the end that opened the connection.
+fn span(stall: &FlowStall, asks: bool, texts: &mut Texts) -> (Span, u32) {
     let held = [
         (stall.unsent_bytes > 0).then(|| format!("{} unsent", bytes(f64::from(stall.unsent_bytes)))),
         (stall.packets_out > 0)
@@ -36,6 +39,7 @@ fn span(stall: &FlowStall, texts: &mut Texts) -> (Span, u32) {
     ];
     let text = texts.id(held.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let end_ns = stall.begin_ns.saturating_add(stall.ns);
-    let state = State::Flow(stall.state);
+    let is_asked = asks && stall.state == FlowState::IdleAfterSend;
+    let state = if is_asked { State::Reply } else { State::Flow(stall.state) };
     (Span { begin_ns: stall.begin_ns, end_ns, state, text, ended_by: None, stack: None }, stall.tid)
 }

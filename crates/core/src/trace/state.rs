@@ -68,6 +68,8 @@ pub enum State {
     UringOpen,
     /// A line was written.
     LogLine,
+    /// A socket that opened its connection had sent, and nothing came back yet.
+    Reply,
     /// A socket moved nothing, in this state.
     Flow(FlowState),
 }
@@ -119,6 +121,7 @@ impl State {
             State::UringFailed,
             State::UringOpen,
             State::LogLine,
+            State::Reply,
         ];
         of_others.into_iter().chain(FlowState::ALL.map(State::Flow)).collect()
     }
@@ -168,6 +171,7 @@ impl State {
             State::UringFailed => ("uring-failed", "failed in io_uring", Tone::Failed),
             State::UringOpen => ("uring-open", "outstanding at io_uring", Tone::Quiet),
             State::LogLine => ("log-line", "writes", Tone::Busy),
+            State::Reply => ("reply", "waits for a reply", Tone::Blocked),
             State::Flow(state) => of_flow(state),
         }
     }

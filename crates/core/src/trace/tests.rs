@@ -98,6 +98,26 @@ fn stalls_of_sockets_are_lanes_without_a_timeline_too() {
 }
 
 #[test]
+fn the_end_that_asked_waits_for_its_reply_and_the_other_one_rests() {
+    let state = |role| {
+        let flow = FlowBuilder::new(1, role).stall(10 * MS, 40 * MS, FlowState::IdleAfterSend, Release::RxData);
+        let trace = trace(&capture(vec![flow.fill()], Vec::new()));
+        trace.lanes[0].spans.iter().find(|span| span.ns() == 40 * MS).expect("a span").state
+    };
+    assert_eq!(state(Role::Client), State::Reply);
+    assert_eq!(state(Role::Server), State::Flow(FlowState::IdleAfterSend));
+}
+
+#[test]
+fn lanes_of_one_name_are_numbered() {
+    let flow = |id| FlowBuilder::new(id, Role::Client).stall(0, 40 * MS, FlowState::Cwnd, Release::RxAck).fill();
+    let mut capture = capture(vec![flow(1), flow(2)], Vec::new());
+    (capture.flows[1].local, capture.flows[1].remote) = (capture.flows[0].local, capture.flows[0].remote);
+    let trace = trace(&capture);
+    assert_eq!(trace.lanes[1].name, format!("{} (2)", trace.lanes[0].name));
+}
+
+#[test]
 fn short_waits_become_one_where_there_are_too_many() {
     let mut script = Script::new();
     script.timeline.slices = vec![(0, 1_000 * MS)];
