@@ -181,9 +181,12 @@ pub fn may_be_signs(timeline: &Timeline, service: &Service) -> bool {
 
 /// The bytes of all messages of each end, where these are short, of one length and sent now and then.
 fn seldom_and_alike(turns: &[Turn]) -> Option<(u32, u32)> {
-    // What the window cut may have more parts.
-    let whole = turns.get(1..turns.len().checked_sub(1)?)?;
-    let of = |op: Op| whole.iter().filter(move |turn| turn.op == op);
+    // What the window cut at either end may have more parts.
+    are_seldom_and_alike(turns).or_else(|| are_seldom_and_alike(turns.get(1..turns.len().checked_sub(1)?)?))
+}
+
+fn are_seldom_and_alike(turns: &[Turn]) -> Option<(u32, u32)> {
+    let of = |op: Op| turns.iter().filter(move |turn| turn.op == op);
     let one_length = |op: Op| {
         let bytes = of(op).next()?.bytes;
         of(op).all(|turn| turn.bytes == bytes && turn.is_free && bytes <= SEALED_BYTES).then_some(bytes)
@@ -333,6 +336,21 @@ mod tests {
         // Content, and requests of a client that is answered soon.
         assert!(!may_be(400, 1_000));
         assert!(!may_be(36, 100));
+    }
+
+    #[test]
+    fn what_the_window_cuts_may_have_more_parts() {
+        let turns = |bytes: &[u32]| -> Vec<Turn> {
+            let turn = |(n, bytes): (usize, &u32)| {
+                let op = if n % 2 == 0 { Op::Send } else { Op::Receive };
+                Turn { op, at_ns: n as u64 * 600 * MS, bytes: *bytes, is_free: true }
+            };
+            bytes.iter().enumerate().map(turn).collect()
+        };
+        assert_eq!(seldom_and_alike(&turns(&[19, 19, 19])), Some((19, 19)));
+        assert_eq!(seldom_and_alike(&turns(&[8, 19, 19, 8])), Some((19, 19)));
+        assert_eq!(seldom_and_alike(&turns(&[19, 19, 19, 8, 19])), None);
+        assert_eq!(seldom_and_alike(&turns(&[19])), None);
     }
 
     const MS: u64 = 1_000_000;
