@@ -34,12 +34,12 @@ sleep 2
 report_run run/packet-loss '"verdict"' parshall attach --pid $client --for 3s --format json
 kill $server $client
 
-# A server that shares its CPU with programs that need it.
+# A server that shares its CPU with programs that need it. It computes for each request: the scheduler favours one that needs little.
 for n in 1 2 3; do
     taskset 1 sh -c 'while :; do :; done' &
     hogs="$hogs $!"
 done
-taskset 1 parshall lab load rpc-echo --serve 127.0.0.1:7000 --nodelay --for 300s >/dev/null 2>&1 &
+taskset 1 parshall lab load rpc-echo --serve 127.0.0.1:7000 --nodelay --burn-ms 2 --for 300s >/dev/null 2>&1 &
 server=$!
 sleep 5
 taskset 2 parshall lab load rpc-echo --connect 127.0.0.1:7000 --clients 2 --nodelay --together --for 300s >/dev/null 2>&1 &
