@@ -155,9 +155,13 @@ fn an_emulator_that_does_something_else_is_refused() {
             Err(error) => Err(error.to_string()),
         });
         network.testbed.seed -= 1;
-        network.testbed.links[0].impairments[1].delay_ns += 20_000_000;
-        let error = check(&network).expect_err("packets come too early").to_string();
-        assert!(error.starts_with("b → a: packets take "), "{error}");
+        // A busy host does not delay most of them by as much.
+        network.testbed.links[0].impairments[1].delay_ns += 300_000_000;
+        settled(|| match check(&network) {
+            Ok(lines) => panic!("packets come too early: {lines:?}"),
+            Err(error) if error.to_string().starts_with("b → a: packets take ") => Ok(()),
+            Err(error) => Err(error.to_string()),
+        });
     }
 }
 
