@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
-use super::{computed, heartbeat, limit, one_way, parts, pieces, polls};
+use super::{ahead, computed, heartbeat, limit, one_way, parts, pieces, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, NAMES_PORT, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -22,10 +22,6 @@ const RAN_BEFORE_MAX: usize = 16;
 
 /// For so long after its reply, a thread may release what it held with a request.
 pub(super) const RELEASED_NS: u64 = 1_000_000;
-/// Sleeps of a wait that a thread looks after at intervals.
-const LOOKS_MAX: usize = 200;
-/// A thread that sleeps again within this time has done nothing in between.
-const AT_ONCE_NS: u64 = 200_000;
 /// Requests before some time that are looked at to find out whether a thread was at work on one.
 const AT_WORK_MAX: usize = 16;
 
@@ -129,6 +125,8 @@ pub struct Index<'a> {
     limits: HashMap<(bool, u16), Vec<Limit>>,
     /// How many requests at a time a process with a limit passes on to a server, by process and address of the server.
     pub(super) limited: HashMap<(u32, SocketAddr), u32>,
+    /// See [`ahead::exchanges_each`].
+    pub(super) exchanges_each: HashMap<u32, usize>,
     /// See [`places::places`].
     pub(super) places: HashMap<u16, Places>,
     /// Processes that were out of quota at times.
@@ -173,13 +171,13 @@ impl<'a> Index<'a> {
         computed::settle(&mut found, &by_thread, timeline);
         one_way::add(&mut found, &by_thread, timeline);
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
-        let usual_wakers = timeline.usual_wakers.clone();
         let mut threads: HashMap<u32, usize> = HashMap::new();
         timeline.names.values().for_each(|names| *threads.entry(names.pid).or_default() += 1);
         let mut index = Index {
             timeline,
             requests: found,
             exchanges,
+            exchanges_each: ahead::exchanges_each(&by_thread, timeline),
             calls: by_thread,
             last_served,
             asking,
@@ -188,7 +186,7 @@ impl<'a> Index<'a> {
             attempts: attempts::attempts(timeline),
             first_asked: parts::first_asked(timeline),
             timer_between_ns: None,
-            usual_wakers,
+            usual_wakers: timeline.usual_wakers.clone(),
             sleepers: HashMap::new(),
             local_wakes: HashMap::new(),
             at_work: HashMap::new(),
@@ -262,43 +260,6 @@ impl<'a> Index<'a> {
         self.note_sleep(*first);
         self.note_sleep(*second);
         Some(first != second)
-    }
-
-    /// The thread that ended a wait at intervals, of which this sleep is one that a timer ended: the waiting thread slept again in the same
-    /// call, did nothing with a socket in between, and was then woken by the returned one. In futex it sleeps for the same one again, and
-    /// at once: so an interpreter's lock is waited for, whose holder is asked for it at intervals.
-    pub fn awaited_at_intervals(&self, off: &OffCpu) -> Option<u32> {
-        let offs = self.timeline.off_cpu.get(&off.tid)?;
-        let later = &offs[offs.partition_point(|next| next.begin_ns <= off.begin_ns)..];
-        let is_futex = self.wait(off) == Wait::Futex;
-        let mut before = off;
-        for next in later.iter().take(LOOKS_MAX) {
-            self.note(next);
-            let works = !self.calls_within(off.tid, before.end_ns, next.begin_ns).is_empty();
-            let at_once = !is_futex || next.begin_ns - before.end_ns <= AT_ONCE_NS;
-            if works || !at_once {
-                return None;
-            }
-            before = next;
-            let slept_ns = next.wake_ns.saturating_sub(next.begin_ns);
-            if slept_ns == 0 {
-                continue;
-            }
-            if next.syscall != off.syscall {
-                return None;
-            }
-            if is_futex && !is_same_futex(off, next) {
-                // The lock that guards the other one is had at once.
-                if slept_ns <= AT_ONCE_NS {
-                    continue;
-                }
-                return None;
-            }
-            if let Waker::Thread(by) = next.waker {
-                return Some(by);
-            }
-        }
-        None
     }
 
     /// Whether a thread brought a message when it woke another one at `at`: in that turn it had received something on a served socket, and it
@@ -557,6 +518,13 @@ impl<'a> Index<'a> {
         calls.get(begin..end).unwrap_or(&[])
     }
 
+    /// Whether a thread, which read a request on `own` at `read_ns`, sleeps here for what it asked for another one.
+    pub fn asks_for_another(&self, off: &OffCpu, (own, read_ns): (FlowId, u64)) -> bool {
+        let Some(&each) = self.exchanges_each.get(&off.tid) else { return false };
+        let calls = self.calls_within(off.tid, 0, u64::MAX);
+        ahead::asks_for_another(self.timeline, (calls, each), (own, read_ns), off.begin_ns)
+    }
+
     /// The server that a thread had asked last when it fell asleep, and that had not answered when the sleep ended. Data that is owed no
     /// reply (figures, lines of a log) is no question: to a server other than a name server, the thread asks again afterwards or gives
     /// the connection up, or has had answers there.
@@ -743,11 +711,6 @@ impl<'a> Index<'a> {
         let sleep = next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns);
         sleep.inspect(|off| self.note(off)).map_or(u64::MAX, |off| off.begin_ns)
     }
-}
-
-/// Whether two sleeps are for the same futex, or for one of the two that a condition variable of the C library has side by side.
-fn is_same_futex(one: &OffCpu, other: &OffCpu) -> bool {
-    one.target != 0 && one.target >> 3 == other.target >> 3
 }
 
 fn throttled(timeline: &Timeline) -> HashSet<u32> {

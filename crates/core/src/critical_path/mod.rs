@@ -5,6 +5,7 @@
 //! the method see wPerf, OSDI 2018, which does it for all threads of one process), `path` adds many up, and [`services`] puts
 //! the whole together. [`clients`] finds what clients wait for beside that. [`reduced`] is the part of a timeline that the same services
 //! can be found in.
+mod ahead;
 #[cfg(test)]
 mod asked;
 mod attempts;
@@ -17,6 +18,7 @@ mod held;
 mod held_part;
 mod helpers;
 mod index;
+mod intervals;
 #[cfg(test)]
 mod jobs;
 mod kept;

@@ -388,6 +388,13 @@ impl<'a> Walk<'a> {
             && self.index.answers_to_others(tid, (own, end_ns), (from, to)).any(by_itself)
     }
 
+    /// Whether a thread that is to answer a request sleeps here for what it asked a server for another one, of which it asks for one at a
+    /// time. It read the request after `lo`.
+    fn reads_ahead(&self, off: &OffCpu, socket: &Socket, lo: u64, task: Task) -> bool {
+        let Task::Request { socket: own, reader, .. } = task else { return false };
+        reader == off.tid && self.index.limit(off.tid, socket) == Some(1) && self.index.asks_for_another(off, (own, lo))
+    }
+
     /// A sleep over many descriptors about which only the waker tells.
     fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
         let alone = self.has_nothing_else(off, lo, task);
@@ -667,7 +674,9 @@ impl<'a> Walk<'a> {
                 }
             }
             _ if socket.serves => self.emit(step, wake - begin),
-            _ if self.works_for_another(off.tid, socket, (wake, turn), task) => {
+            _ if self.works_for_another(off.tid, socket, (wake, turn), task)
+                || self.reads_ahead(off, socket, lo, task) =>
+            {
                 let step = Step { kind: HopKind::Turn, ..step };
                 self.within(step, |w| w.reply(Step::of(off, HopKind::Reply), off.target, begin, wake));
             }

@@ -277,6 +277,14 @@ fn an_interpreters_lock_that_is_asked_for_at_intervals_is_its_holders() {
     has(&only(other), "101:Timer", 200);
     let asks = script().socket(3, client_socket(9000), 101).sends(101, 3, 315);
     has(&only(asks.off(sleep(320, 900, 0x1000, Waker::Thread(102)))), "101:Timer", 200);
+    // 102 gives it away as soon as it is asked, and sleeps until 101 says that it has it.
+    let gives = |target, by| {
+        script().off(OffCpu { waker: Waker::Thread(by), target, syscall: FUTEX, ..off(102, 312, 316, 316) })
+    };
+    has(&only(gives(0x1050, 101)), "101:Worker > 102:OnCpu", 200);
+    // It sleeps for something else, or is woken by another one.
+    has(&only(gives(0x9000, 101)), "101:Timer", 200);
+    has(&only(gives(0x1050, 103)), "101:Timer", 200);
     // Nobody ends it.
     let timed = script().off(sleep(320, 900, 0x1000, Waker::HardIrq));
     has(&only(timed), "101:Timer", 200 + 580);
