@@ -143,6 +143,11 @@ impl<'f, 'a> Waits<'f, 'a> {
         self.hop(|hop| hop.tid != 0).unwrap_or(self.leaf)
     }
 
+    /// The hop that lets the requests wait for their turn, if one does: what comes behind it is the way of others.
+    pub fn keeper(&self) -> Option<&'f Hop> {
+        self.hop(|hop| hop.kind == HopKind::Turn)
+    }
+
     /// The hop after that one.
     pub fn after(&self, hop: &Hop) -> Option<&'f Hop> {
         let at = self.part.rec.hops.iter().position(|h| std::ptr::eq(h, hop))?;
@@ -210,7 +215,7 @@ impl<'f, 'a> Waits<'f, 'a> {
 
     /// The candidate, with the evidence that all of these have put in front.
     pub fn candidate(self, summary: String, evidence: Vec<Evidence>, fix: impl Into<String>) -> Candidate {
-        let leaf = self.leaf;
+        let leaf = self.keeper().unwrap_or(self.leaf);
         let mut list = vec![self.waits()];
         list.extend(evidence);
         let place = Place {

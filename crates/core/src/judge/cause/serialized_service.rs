@@ -45,7 +45,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         (Some(next), Some(who)) => {
             format!("{} {} is blocked in each question to {next}", who.process, who.pid)
         }
-        _ => format!("{} {did}", named(waits.last_thread())),
+        _ => format!("{} {did}", named(waits.keeper().unwrap_or_else(|| waits.last_thread()))),
     };
     let summary = waits.summary(&format!(
         "Requests are served one after the other, with {} outstanding: a reply every {}, a request takes {}; meanwhile {meanwhile}.",
