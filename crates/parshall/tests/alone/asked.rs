@@ -45,7 +45,14 @@ fn observe_with(mode: &str, lines: usize) -> (Report, Vec<String>) {
 
 #[test]
 fn a_client_that_reads_until_the_connection_ends() {
-    let Some(report) = observe("close") else { return };
+    // Where programs beside it have the CPUs, its few short requests wait for these above all.
+    let crowded = |report: &Report| report.verdict.cause.as_deref() == Some("run-queue-latency");
+    let Some(mut report) = observe("close") else { return };
+    for _ in 0..5 {
+        if crowded(&report) {
+            report = observe("close").expect("it could be observed");
+        }
+    }
     assert_eq!(report.verdict.status, Status::NoDominantCause, "{report:#?}");
     assert!(report.verdict.summary.contains("reads on until the service closes"), "{}", report.verdict.summary);
     // Nothing but its few short requests takes time, so a busy host may show a cause.
