@@ -290,8 +290,13 @@ fn a_full_ring_counts_the_lost_closes_and_keeps_the_others_intact() {
         reset_on_close(&client);
         drop((client, accepted));
     }
-    let Counts { reported, lost, .. } = closes.counts();
-    assert_eq!(reported + lost, 2 * connections);
+    let Counts { reported, lost, missed, .. } = closes.counts();
+    // A close may come in an interrupt of the program.
+    assert!(
+        (2 * connections - missed.min(2 * connections)..=2 * connections).contains(&(reported + lost)),
+        "{:?}",
+        closes.counts()
+    );
     assert!(lost > 100 && reported > 50, "{reported} fit, {lost} did not");
     let mut records = Vec::new();
     closes.drain(&mut records);
