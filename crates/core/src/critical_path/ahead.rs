@@ -11,6 +11,8 @@ use parshall_evidence::timeline::{Op, SocketCall, Timeline};
 const BEFORE_MAX: usize = 64;
 /// Calls within a request that are looked at.
 const WITHIN_MAX: usize = 512;
+/// Of more that were read and not answered, such as subscriptions, the oldest are left out.
+const WAITING_MAX: usize = 256;
 
 /// How many exchanges with servers each thread has for a request, of those that serve and ask.
 pub fn exchanges_each(by_thread: &HashMap<u32, Vec<SocketCall>>, timeline: &Timeline) -> HashMap<u32, usize> {
@@ -46,6 +48,9 @@ impl Turns {
         let Some(socket) = timeline.sockets.get(&call.socket) else { return };
         match (socket.serves, call.op) {
             (true, Op::Receive) if self.current != Some(call.socket) && !self.waiting.contains(&call.socket) => {
+                if self.waiting.len() == WAITING_MAX {
+                    self.waiting.pop_front();
+                }
                 self.waiting.push_back(call.socket);
                 self.read += 1;
             }
