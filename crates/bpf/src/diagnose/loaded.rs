@@ -223,13 +223,14 @@ impl<P: Programs> Loaded<P> {
         let missed = missed_by(self.programs.object());
         let map = self.programs.map(SharedMap::Counters);
         let sum = |counter: Counter| sum_of(map, counter);
+        let (untracked_flows, untracked_cells) = (sum(Counter::UntrackedFlows), sum(Counter::UntrackedCells));
         Counters {
             events: sum(Counter::Events),
             lost: sum(Counter::Lost) + self.inbox.undecoded.get(),
             missed,
-            untracked: sum(Counter::Untracked) + sum(Counter::UntrackedFlows) + sum(Counter::UntrackedCells),
-            untracked_flows: sum(Counter::UntrackedFlows),
-            untracked_cells: sum(Counter::UntrackedCells),
+            untracked: sum(Counter::Untracked) + untracked_flows + untracked_cells,
+            untracked_flows,
+            untracked_cells,
             retransmits: sum(Counter::Retransmits),
             resets_sent: sum(Counter::ResetsSent),
             resets_received: sum(Counter::ResetsReceived),

@@ -125,7 +125,7 @@ pub struct Index<'a> {
     limits: HashMap<(bool, u16), Vec<Limit>>,
     /// How many requests at a time a process with a limit passes on to a server, by process and address of the server.
     pub(super) limited: HashMap<(u32, SocketAddr), u32>,
-    /// See [`ahead::exchanges_each`].
+    /// See [`ahead::exchanges_each`]; of none where nobody asks for one thing at a time.
     pub(super) exchanges_each: HashMap<u32, usize>,
     /// See [`places::places`].
     pub(super) places: HashMap<u16, Places>,
@@ -177,7 +177,7 @@ impl<'a> Index<'a> {
             timeline,
             requests: found,
             exchanges,
-            exchanges_each: ahead::exchanges_each(&by_thread, timeline),
+            exchanges_each: HashMap::new(),
             calls: by_thread,
             last_served,
             asking,
@@ -312,6 +312,9 @@ impl<'a> Index<'a> {
             let nexts = limits.iter().filter_map(|limit| Some((limit.next?, limit.most)));
             self.limited.extend(nexts.flat_map(|(next, most)| pids.iter().map(move |pid| ((*pid, next), most))));
             self.limits.insert(group, limits);
+        }
+        if self.limited.values().any(|most| *most == 1) {
+            self.exchanges_each = ahead::exchanges_each(&self.calls, self.timeline);
         }
     }
 
