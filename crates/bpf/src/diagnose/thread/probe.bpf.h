@@ -88,8 +88,7 @@ static __always_inline void end_off(struct task_struct *task, struct thread *t, 
 		o.wake = now;
 		emit_off_cpu(t, &o);
 		blocked = now - t->since;
-		/* All of it was that, and its queue runs again. */
-		throttled_ns(task, t->since, now);
+		note_running(task, now);
 		add_off(t, OFF_THROTTLED, nr, FD_NONE, blocked);
 		if (blocked >= STALL_MIN_NS)
 			emit_off(task, t, OFF_THROTTLED, nr, FD_NONE, t->since, blocked);

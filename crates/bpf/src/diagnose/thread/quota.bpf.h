@@ -76,24 +76,24 @@ static __always_inline void note_stopped(struct task_struct *task, u64 now)
 	}
 }
 
-/* For how much of the time from `from` to `now` the run queue was stopped in which a thread has waited. Notes that it runs again. */
-static __always_inline u64 throttled_ns(struct task_struct *task, u64 from, u64 now)
+/* Notes that the run queue runs again in which a thread has waited. Returns what is known of it, if the kernel stops queues. */
+static __always_inline struct throttle *note_running(struct task_struct *task, u64 now)
 {
 	struct throttle first = {}, *known;
 	struct cfs_rq *queue;
-	u64 key, more, begin, end;
+	u64 key, more;
 
 	if (!stops_queues(task))
-		return 0;
+		return NULL;
 	queue = BPF_CORE_READ(task, se.cfs_rq);
 	first.ns = stopped_in_all(queue);
 	if (!first.ns)
-		return 0;
+		return NULL;
 	key = (u64)queue;
 	known = bpf_map_lookup_elem(&throttles, &key);
 	if (!known) {
 		bpf_map_update_elem(&throttles, &key, &first, BPF_NOEXIST);
-		return 0;
+		return NULL;
 	}
 	more = first.ns - known->ns;
 	if (more) {
@@ -102,10 +102,21 @@ static __always_inline u64 throttled_ns(struct task_struct *task, u64 from, u64 
 		known->ns = first.ns;
 		known->stopped_at = 0;
 	}
+	return known;
+}
+
+/* For how much of the time from `from` to `now` the run queue was stopped in which a thread has waited. */
+static __always_inline u64 throttled_ns(struct task_struct *task, u64 from, u64 now)
+{
+	struct throttle *known = note_running(task, now);
+	u64 begin, end;
+
+	if (!known)
+		return 0;
 	begin = known->begin;
 	end = known->end < now ? known->end : now;
 	/* It does not run yet: the slice ends. */
-	if (BPF_CORE_READ(queue, throttle_count) > 0) {
+	if (BPF_CORE_READ(task, se.cfs_rq, throttle_count) > 0) {
 		begin = known->stopped_at;
 		end = now;
 	}
