@@ -12,9 +12,6 @@
 #define BPF_LOCAL_STORAGE_GET_F_CREATE 1
 #endif
 
-/* Which sockets of a process belong to the subject: all, or only those with one of the subject's ports. */
-enum tgid_scope { SCOPE_ALL = 1, SCOPE_PORT = 2 };
-
 /* Set before load. */
 const volatile u16 port = 0;
 /* Whether `more_ports` has further ones. */

@@ -455,7 +455,10 @@ impl Probes {
     /// All observed processes that have not been reaped, also those that the subject may wait for.
     pub fn processes(&self) -> Vec<Process> {
         let scope = |value: u8| if value & !FOLLOWED == Scope::Port as u8 { Scope::Port } else { Scope::All };
-        entries::<u32, u8>(&self.programs.skel.maps.tgids)
+        let (ended, observed): (Vec<_>, Vec<_>) =
+            entries::<u32, u8>(&self.programs.skel.maps.tgids).into_iter().partition(|(_, value)| *value == ENDED);
+        ended.iter().for_each(|(tgid, _)| self.forget_process(*tgid));
+        observed
             .into_iter()
             .map(|(tgid, value)| Process { tgid, scope: scope(value), followed: value & FOLLOWED != 0 })
             .collect()
@@ -598,6 +601,9 @@ const CAST: &[&str] = &["task_struct", "file", "socket", "sock"];
 
 /// `FOLLOWED` of shared.bpf.h.
 const FOLLOWED: u8 = 0x80;
+
+/// `SCOPE_ENDED` of common.bpf.h.
+const ENDED: u8 = 0;
 
 fn collect<T: FromBytes>(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<T>, Error> {
     let mut records = Vec::new();

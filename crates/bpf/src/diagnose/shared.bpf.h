@@ -17,6 +17,9 @@ enum call_flag {
 	CALL_VECTOR = 128
 };
 
+/* Which sockets of a process belong to the subject: all, or only those with one of the subject's ports; none once it has ended. */
+enum tgid_scope { SCOPE_ENDED, SCOPE_ALL, SCOPE_PORT };
+
 /* Set before load: call_flag bits by system call number. */
 const volatile u8 call_flags[512] = {};
 
@@ -78,6 +81,19 @@ static __always_inline void count(u32 which)
 
 	if (v)
 		(*v)++;
+}
+
+/*
+ * Forgets a process that has ended. The kernel gives up a deletion when another CPU holds the lock for long, as one does that the
+ * hypervisor has taken away. What is left then is no part of the subject, and user space deletes it.
+ */
+static __always_inline void forget_process(u32 tgid)
+{
+	u8 *scope = bpf_map_lookup_elem(&tgids, &tgid);
+
+	if (scope)
+		*scope = SCOPE_ENDED;
+	bpf_map_delete_elem(&tgids, &tgid);
 }
 
 /* A bit in the values of `tgids`: the process, or its parent, was added because the subject may wait for it. */

@@ -197,7 +197,12 @@ fn processes_that_have_ended_leave_the_table() {
     // Those that have ended and are still in the table. The kernel frees a process some time after it was reaped.
     let mut left = std::collections::HashSet::new();
     while ended.len() < ENOUGH || !left.is_empty() {
-        assert!(std::time::Instant::now() < give_up, "{} ended, {left:?} are left", ended.len());
+        assert!(
+            std::time::Instant::now() < give_up,
+            "{} ended, {left:?} are left: {:?}",
+            ended.len(),
+            probes.counters()
+        );
         std::thread::sleep(std::time::Duration::from_millis(10));
         while probes.drain(&mut events) {}
         let known = ended.len();

@@ -440,7 +440,7 @@ int on_exit(void *ctx)
 	bpf_map_delete_elem(&threads, &tid);
 	/* A service with a process for each connection would fill the table. Few processes go on without their first thread; of those,
 	 * later children are not seen. */
-	bpf_map_delete_elem(&tgids, &tid);
+	forget_process(tid);
 	return 0;
 }
 

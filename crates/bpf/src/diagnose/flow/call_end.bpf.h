@@ -13,7 +13,7 @@ static __always_inline struct sock *sock_of_call(struct pt_regs *regs, s32 nr, u
 	struct sock *sk;
 	u8 kind;
 
-	if (!active || !call_is(nr, flag) || !bpf_map_lookup_elem(&tgids, &tgid))
+	if (!active || !call_is(nr, flag) || !subject_scope(tgid))
 		return 0;
 	file = task_file(current_task(), (u32)first_argument(regs));
 	if (!file || file_mode(file) >> 12 != S_IFSOCK >> 12)

@@ -393,7 +393,7 @@ int BPF_PROG(on_new_task, struct task_struct *task)
 	u8 *scope = bpf_map_lookup_elem(&tgids, &parent);
 	struct thread *t;
 
-	if (!scope || (tgid != parent && !follow_children))
+	if (!scope || !*scope || (tgid != parent && !follow_children))
 		return 0;
 	if (tgid != parent && bpf_map_update_elem(&tgids, &tgid, scope, BPF_ANY))
 		count(CNT_UNTRACKED);
@@ -445,7 +445,7 @@ int BPF_PROG(on_free, struct task_struct *task)
 {
 	u32 tgid = task->pid;
 
-	bpf_map_delete_elem(&tgids, &tgid);
+	forget_process(tgid);
 	drop_thread(tgid);
 	return 0;
 }
