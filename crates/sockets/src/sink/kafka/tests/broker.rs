@@ -70,6 +70,7 @@ impl Broker {
         let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
         let password =
             format!("org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}=\"{PASSWORD}\";");
+        // A broker deletes what is older than a week, as the times of the rows are, half a minute after its start.
         format!(
             "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@{controller}\n\
              listeners=PLAINTEXT://{plain},SASL_SSL://{tls},CONTROLLER://{controller}\n\
@@ -82,7 +83,7 @@ impl Broker {
              listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={scram}\n\
              listener.name.sasl_ssl.plain.sasl.jaas.config={password}\n\
              ssl.keystore.type=PKCS12\nssl.keystore.location={}\nssl.keystore.password={STORE_PASSWORD}\n\
-             group.initial.rebalance.delay.ms=0\n",
+             group.initial.rebalance.delay.ms=0\nlog.retention.ms=-1\n",
             self.file("logs").display(),
             keys.display(),
         )
