@@ -3,6 +3,7 @@
 
 mod probed;
 
+mod closing;
 mod drops;
 mod events;
 mod frames;

@@ -120,7 +120,7 @@ pub struct FlowWire {
     pub has_head: u8,
     pub unknown_calls: u8,
     pub opener: u8,
-    pub pad: u8,
+    pub closed_in: u8,
     pub calls: CallsWire,
     pub ns: [u64; FLOW_STATES * RELEASES],
     pub count: [u32; FLOW_STATES * RELEASES],

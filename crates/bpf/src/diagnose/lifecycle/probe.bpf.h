@@ -312,6 +312,44 @@ static __always_inline bool accepted_at_port(struct sock *sk)
 	return bpf_map_lookup_elem(&mptcp_ports, &key);
 }
 
+/* The state in which a flow sends what is left when its process closes it. The FIN pushes what waited for more data. */
+static __always_inline u8 state_of_rest(struct fields *f, int last_op)
+{
+	int s = classify(f, last_op);
+
+	if (f->write_seq == f->snd_una)
+		return 0;
+	return s == FS_SNDBUF || s == FS_NAGLE || s == FS_CORKED ? FS_IN_FLIGHT : s;
+}
+
+/*
+ * What is left to send when a process closes its connection. The kernel calls tcp_probe for established ones only, so nothing is seen of
+ * it until all of it has been acknowledged: the state is as it was when the connection was closed. A local queue or the pacing held it back
+ * then, and may not have for long: the event that ends such a state is RL_CLOSE.
+ */
+static __always_inline void send_rest(struct sock *sk, struct tcp_sock *tp, struct flow *st, bool begins)
+{
+	struct fields f;
+	u64 now = slice_now();
+
+	load_fields(sk, tp, &f);
+	if (active) {
+		flow_enter_slice(st);
+		if (begins)
+			flow_event(st, &f, RL_CLOSE, now);
+		else if (st->closed_in)
+			step(st, &f, st->closed_in, st->closed_in == FS_QDISC || st->closed_in == FS_PACED ? RL_CLOSE : RL_RX_ACK,
+			     now < st->last ? st->last : now);
+	}
+	if (begins)
+		st->closed_in = state_of_rest(&f, st->last_op);
+}
+
+static __always_inline bool is_closed(int state)
+{
+	return state == FIN_WAIT1 || state == LAST_ACK || state == CLOSING;
+}
+
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 {
@@ -342,11 +380,13 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		count_of(sk, st, NET_OPENED);
 		count_accepted(sk, st);
 	}
+	tp = as_tcp(sk);
+	if (tp && is_closed(newstate) != is_closed(oldstate))
+		send_rest(sk, tp, st, is_closed(newstate));
 	if (newstate != CLOSE || oldstate == LISTEN)
 		return 0;
 	if (n_flows)
 		__sync_fetch_and_add(&n_flows, -1);
-	tp = as_tcp(sk);
 	if (!tp)
 		return 0;
 	count_of(sk, st, NET_CLOSED);

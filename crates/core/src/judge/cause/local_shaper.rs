@@ -68,9 +68,9 @@ fn delayed(facts: &Facts<'_>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::DeviceQueue;
+    use parshall_evidence::{DeviceQueue, FlowState, Release};
 
-    use crate::testkit::{bound_by_send_buffer, capture, settings, verdict_of};
+    use crate::testkit::{MS, bound_by_send_buffer, capture, settings, verdict_of};
 
     #[test]
     fn a_token_bucket_that_holds_packets_back() {
@@ -92,5 +92,28 @@ mod tests {
         counters.namespaces[0].queues[0].overlimits = 0;
         shaped.counters = Some(counters);
         assert_eq!(verdict_of(&shaped), "bottleneck-bandwidth");
+    }
+
+    #[test]
+    fn what_is_left_of_a_closed_connection_waits_for_it() {
+        let verdict = |overlimits: u64| {
+            let mut flow = bound_by_send_buffer();
+            flow.record.cells.clear();
+            let mut shaped = capture(vec![flow.cell(FlowState::Qdisc, Release::Close, 900 * MS, 8)], vec![]);
+            let mut counters = settings(|_| {});
+            counters.namespaces[0].queues = vec![DeviceQueue {
+                device: "eth0".into(),
+                kind: "htb".into(),
+                sent_bytes: 3_000_000,
+                drops: 0,
+                overlimits,
+                backlog_bytes: 0,
+            }];
+            shaped.counters = Some(counters);
+            verdict_of(&shaped)
+        };
+        assert_eq!(verdict(1_000), "local-shaper");
+        // It holds back one of a hundred packets.
+        assert_ne!(verdict(20), "local-shaper");
     }
 }

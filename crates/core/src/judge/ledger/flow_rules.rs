@@ -95,6 +95,8 @@ impl Context {
             F::Cwnd if retransmitted => State::LossRecovery,
             F::Cwnd => State::CwndLimited,
             F::Sndbuf => State::SndbufLimited,
+            // Closed in this state, which may have ended soon: the rest left as the window allowed.
+            F::Paced | F::Qdisc if release == Release::Close => State::CwndLimited,
             F::Paced => State::Paced,
             F::Qdisc => State::QdiscQueued,
             F::Recovery => State::LossRecovery,

@@ -2,8 +2,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use parshall_evidence::DeviceQueue;
 use parshall_evidence::socket::selection::state::SYN_SENT;
+use parshall_evidence::{DeviceQueue, FlowState, Release};
 
 use super::findings::Refusals;
 use super::whole::whole;
@@ -62,7 +62,24 @@ pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQu
     let sent = flow.rec.acked_bytes();
     let holds = |q: &&DeviceQueue| q.overlimits > 0 && (q.backlog_bytes > 0 || q.drops > 0) && q.sent_bytes >= sent / 2;
     let of = space.queues.iter().filter(holds);
-    of.filter(|_| sent > 0 && adds_delay(flow)).max_by_key(|q| q.sent_bytes)
+    let adds = of.filter(|_| sent > 0 && adds_delay(flow)).max_by_key(|q| q.sent_bytes);
+    adds.or_else(|| closed_into(facts, flow))
+}
+
+/// Packets of this size at least, for each of which a queue may hold one back.
+const PACKET_BYTES: u64 = 1_500;
+/// A queue that holds back one of so many packets limits the rate of what goes through it.
+const HELD_OF: u64 = 10;
+
+/// The queue of the local device that limits the rate, where the flow's data waited in a local queue when its process closed it. The process
+/// has nothing to do with the rest.
+fn closed_into<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQueue> {
+    flow.rec.cells.iter().find(|cell| (cell.state, cell.release) == (FlowState::Qdisc, Release::Close))?;
+    let sent = flow.rec.acked_bytes();
+    let limits = |q: &&DeviceQueue| {
+        q.overlimits.saturating_mul(HELD_OF) >= (q.sent_bytes / PACKET_BYTES).max(1) && q.sent_bytes >= sent / 2
+    };
+    facts.space(flow.rec.netns)?.queues.iter().filter(limits).max_by_key(|q| q.sent_bytes)
 }
 
 /// The round trip is far above its minimum while the flow streams: its own data queues somewhere on the path.
@@ -121,15 +138,17 @@ fn is_larger(flow: &FlowFact<'_>) -> bool {
     opened && small_passed && largest > ALWAYS_PASSES && flow.retransmitted >= 3
 }
 
-/// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss.
+/// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss, and in which what
+/// was left of closed ones waits for a shaper.
 pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
     let counted: BTreeSet<usize> = parts.iter().filter(|p| p.state == State::CwndLimited).map(|p| p.flow).collect();
     for (index, flow) in facts.flows.iter().enumerate() {
         let ns = flow.ledger.of(State::CwndLimited);
-        if ns == 0.0 || counted.contains(&index) || !fills_the_path(flow) {
+        if ns == 0.0 || counted.contains(&index) {
             continue;
         }
-        let Some(blame) = of_queue(facts, flow) else { continue };
+        let closed = || closed_into(facts, flow).map(|_| Blame::Shaper);
+        let Some(blame) = of_queue(facts, flow).filter(|_| fills_the_path(flow)).or_else(closed) else { continue };
         let intervals = flow.ledger.intervals.iter().filter(|i| i.state == State::CwndLimited);
         let count = intervals.fold(0u64, |n, i| n.saturating_add(i.count));
         parts.push(whole(index, blame, State::CwndLimited, (ns, flow.ledger.scale), count));
