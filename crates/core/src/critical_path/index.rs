@@ -8,7 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
-use super::{ahead, computed, heartbeat, limit, one_way, parts, pieces, polls};
+use super::{ahead, computed, heartbeat, limit, one_way, paced, parts, pieces, polls};
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, NAMES_PORT, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -88,6 +88,14 @@ pub struct Answer {
     pub tid: u32,
 }
 
+/// A sleep of a thread that another one ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EndedSleep {
+    pub at_ns: u64,
+    /// Who slept, and since when.
+    pub sleep: (u32, u64),
+}
+
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
     /// The events of the capture.
@@ -117,6 +125,8 @@ pub struct Index<'a> {
     sleepers: HashMap<(u32, u64), [(u32, u64); 2]>,
     /// See [`super::local_queue`].
     pub(super) local_wakes: HashMap<u32, Vec<(u64, u32)>>,
+    /// By thread, the sleeps that it ended of others that had a request, in order.
+    pub(super) ended_sleeps: HashMap<u32, Vec<EndedSleep>>,
     /// By thread, from when to when it had a request to answer, in order.
     at_work: HashMap<u32, Vec<(u64, u64)>>,
     /// By process, when it answered requests, and on which socket.
@@ -164,12 +174,8 @@ impl<'a> Index<'a> {
                 }
             }
         }
-        polls::settle(&mut found, timeline);
-        heartbeat::settle(&mut found, timeline);
-        pieces::settle(&mut found, timeline);
         by_thread.values_mut().for_each(|calls| calls.sort_by_key(|c| (c.at_ns, c.socket)));
-        computed::settle(&mut found, &by_thread, timeline);
-        one_way::add(&mut found, &by_thread, timeline);
+        settle(&mut found, &by_thread, timeline);
         first_sends.values_mut().for_each(|sends| sends.sort_unstable());
         let mut threads: HashMap<u32, usize> = HashMap::new();
         timeline.names.values().for_each(|names| *threads.entry(names.pid).or_default() += 1);
@@ -189,6 +195,7 @@ impl<'a> Index<'a> {
             usual_wakers: timeline.usual_wakers.clone(),
             sleepers: HashMap::new(),
             local_wakes: HashMap::new(),
+            ended_sleeps: HashMap::new(),
             at_work: HashMap::new(),
             answers: HashMap::new(),
             limits: HashMap::new(),
@@ -200,6 +207,7 @@ impl<'a> Index<'a> {
         index.sleepers = index.find_sleepers();
         index.local_wakes = index.find_local_wakes();
         index.at_work = index.find_work();
+        index.ended_sleeps = index.find_ended_sleeps();
         index.answers = index.find_answers();
         index.find_limits();
         let rests = index.requests.values().flatten().filter_map(|request| index.rest_of(request));
@@ -213,7 +221,8 @@ impl<'a> Index<'a> {
     /// As [`Index::new`], and notes which times off the CPU are used.
     pub fn noting(timeline: &'a Timeline) -> Index<'a> {
         let index = Index { used: Some(RefCell::default()), ..Index::new(timeline) };
-        computed::decisive_sleeps(timeline).into_iter().for_each(|sleep| index.note_sleep(sleep));
+        let decisive = [computed::decisive_sleeps(timeline), paced::decisive_sleeps(timeline)];
+        decisive.into_iter().flatten().for_each(|sleep| index.note_sleep(sleep));
         index
     }
 
@@ -222,7 +231,7 @@ impl<'a> Index<'a> {
         self.note_sleep((off.tid, off.begin_ns));
     }
 
-    fn note_sleep(&self, sleep: (u32, u64)) {
+    pub(super) fn note_sleep(&self, sleep: (u32, u64)) {
         if let Some(used) = &self.used {
             used.borrow_mut().insert(sleep);
         }
@@ -714,6 +723,16 @@ impl<'a> Index<'a> {
         let sleep = next.iter().find(|o| self.wait(o) == Wait::Multiplex || o.wake_ns > o.begin_ns);
         sleep.inspect(|off| self.note(off)).map_or(u64::MAX, |off| off.begin_ns)
     }
+}
+
+/// What more than one request, or another end, says of each.
+fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, by_thread: &HashMap<u32, Vec<SocketCall>>, timeline: &Timeline) {
+    polls::settle(found, timeline);
+    heartbeat::settle(found, timeline);
+    pieces::settle(found, timeline);
+    computed::settle(found, by_thread, timeline);
+    paced::settle(found, timeline);
+    one_way::add(found, by_thread, timeline);
 }
 
 fn throttled(timeline: &Timeline) -> HashSet<u32> {

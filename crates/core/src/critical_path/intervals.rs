@@ -81,6 +81,6 @@ impl Index<'_> {
 }
 
 /// Whether two sleeps are for the same futex, or for one of the two that a condition variable of the C library has side by side.
-fn is_same_futex(one: &OffCpu, other: &OffCpu) -> bool {
+pub(super) fn is_same_futex(one: &OffCpu, other: &OffCpu) -> bool {
     one.target != 0 && one.target >> 3 == other.target >> 3
 }

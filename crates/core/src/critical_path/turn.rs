@@ -5,9 +5,11 @@
 use std::collections::HashMap;
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
+use parshall_evidence::timeline::{OffCpu, Op, Socket, SocketCall, Waker};
 
-use super::index::{Index, RELEASED_NS};
+use super::index::{Answer, Index, RELEASED_NS};
+use super::step::Task;
+use super::walk::Walk;
 use crate::wait::Wait;
 
 /// Threads that a wake-up passes through at most.
@@ -89,5 +91,42 @@ impl Index<'_> {
         let next = self.socket(last.socket)?.remote;
         let most = self.limited.get(&(self.names(tid)?.pid, next))?;
         (*most >= MOST_MIN).then_some(last)
+    }
+}
+
+impl Walk<'_> {
+    /// Whether the reply that came with `call` was that to another request, after which this one had its turn: what is passed on has a limit,
+    /// and that other one was answered in the turn in which the thread asked for this request, at `turn`. What went over this connection
+    /// before that was for others too: one has it until it is answered, and may reset it before it gives it on.
+    pub(super) fn is_for_another(
+        &mut self,
+        (tid, call): (u32, &SocketCall),
+        socket: &Socket,
+        turn: u64,
+        task: Task,
+    ) -> bool {
+        let Task::Request { socket: own, end_ns, .. } = task else { return false };
+        let span = (call.since_ns, self.index.turn_end(tid, turn));
+        let is_limited = self.index.limit(tid, socket).is_some();
+        if is_limited && self.index.answers_to_others(tid, (own, end_ns), span).next().is_some() {
+            self.given = Some(call.socket);
+        }
+        is_limited && self.given == Some(call.socket)
+    }
+
+    /// Whether a thread that received from a server at `from` answered another request with it, before it did at `to` what this one
+    /// needs: several of its kind do that for one request each.
+    pub(super) fn works_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
+        let Task::Request { socket: own, end_ns, .. } = task else { return false };
+        let by_itself = |answer: &Answer| answer.tid == tid;
+        self.index.limit(tid, socket).is_some_and(|most| most > 1)
+            && self.index.answers_to_others(tid, (own, end_ns), (from, to)).any(by_itself)
+    }
+
+    /// Whether a thread that is to answer a request sleeps here for what it asked a server for another one, of which it asks for one at a
+    /// time. It read the request after `lo`.
+    pub(super) fn reads_ahead(&self, off: &OffCpu, socket: &Socket, lo: u64, task: Task) -> bool {
+        let Task::Request { socket: own, reader, .. } = task else { return false };
+        reader == off.tid && self.index.limit(off.tid, socket) == Some(1) && self.index.asks_for_another(off, (own, lo))
     }
 }

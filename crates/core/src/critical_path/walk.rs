@@ -6,11 +6,11 @@
 //! none: there the request was handed over, and the walk goes on at the thread that did that.
 use parshall_evidence::{FlowId, HopKind};
 
-use super::index::{Answer, Client, Index};
+use super::index::{Client, Index};
 use super::requests::Request;
 use super::step::{Next, Piece, Step, Target, Task};
 use crate::wait::Wait;
-use parshall_evidence::timeline::{NAMES_PORT, OffCpu, Op, Socket, SocketCall, Waker, Why};
+use parshall_evidence::timeline::{NAMES_PORT, OffCpu, Op, SocketCall, Waker, Why};
 
 /// Steps of one path at most.
 const DEPTH_MAX: usize = 12;
@@ -32,6 +32,8 @@ pub struct Walk<'a> {
     asleep: Vec<(u32, u64)>,
     /// The walked time is that of a job, or of work for one.
     job: bool,
+    /// The connection to a server that the walked request had got from another one.
+    pub(super) given: Option<FlowId>,
 }
 
 /// The pieces of a request at a served socket.
@@ -72,7 +74,16 @@ pub fn never_read(index: &Index<'_>, request: &Request, queue: HopKind) -> Vec<P
 
 impl<'a> Walk<'a> {
     fn new(index: &'a Index<'a>) -> Walk<'a> {
-        Walk { index, steps: Vec::new(), pieces: Vec::new(), visits: 0, nested: 0, asleep: Vec::new(), job: false }
+        Walk {
+            index,
+            steps: Vec::new(),
+            pieces: Vec::new(),
+            visits: 0,
+            nested: 0,
+            asleep: Vec::new(),
+            job: false,
+            given: None,
+        }
     }
 
     pub(super) fn emit(&mut self, step: Step, ns: u64) {
@@ -98,6 +109,12 @@ impl<'a> Walk<'a> {
 
     /// Walks the time of a request between `lo` and `hi`.
     fn request(&mut self, request: &Request, lo: u64, hi: u64) {
+        let given = self.given.take();
+        self.request_from(request, lo, hi);
+        self.given = given;
+    }
+
+    fn request_from(&mut self, request: &Request, lo: u64, hi: u64) {
         let socket = request.socket;
         let mut from = lo.max(request.arrived_ns);
         if let Some((at_ns, tid)) = request.accepted {
@@ -318,7 +335,7 @@ impl<'a> Walk<'a> {
                 };
                 let from = sent.since_ns.clamp(lo, wake);
                 let reply = Step::of(off, HopKind::Reply);
-                if self.is_for_another(off.tid, socket, (call.since_ns, turn), task) {
+                if self.is_for_another((off.tid, &call), socket, turn, task) {
                     let turn_step = Step::of(off, HopKind::Turn).to(Target::Remote(call.socket));
                     self.within(turn_step, |w| w.reply(reply, call.socket, from, wake));
                 } else {
@@ -370,31 +387,6 @@ impl<'a> Walk<'a> {
         Next::Done
     }
 
-    /// Whether the reply that came was that to another request, after which this one had its turn: what is passed on has a limit, and
-    /// that other one was answered in the turn in which the thread asked for this request, at `to`.
-    fn is_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
-        let Task::Request { socket: own, end_ns, .. } = task else { return false };
-        let span = (from, self.index.turn_end(tid, to));
-        self.index.limit(tid, socket).is_some()
-            && self.index.answers_to_others(tid, (own, end_ns), span).next().is_some()
-    }
-
-    /// Whether a thread that received from a server at `from` answered another request with it, before it did at `to` what this one
-    /// needs: several of its kind do that for one request each.
-    fn works_for_another(&self, tid: u32, socket: &Socket, (from, to): (u64, u64), task: Task) -> bool {
-        let Task::Request { socket: own, end_ns, .. } = task else { return false };
-        let by_itself = |answer: &Answer| answer.tid == tid;
-        self.index.limit(tid, socket).is_some_and(|most| most > 1)
-            && self.index.answers_to_others(tid, (own, end_ns), (from, to)).any(by_itself)
-    }
-
-    /// Whether a thread that is to answer a request sleeps here for what it asked a server for another one, of which it asks for one at a
-    /// time. It read the request after `lo`.
-    fn reads_ahead(&self, off: &OffCpu, socket: &Socket, lo: u64, task: Task) -> bool {
-        let Task::Request { socket: own, reader, .. } = task else { return false };
-        reader == off.tid && self.index.limit(off.tid, socket) == Some(1) && self.index.asks_for_another(off, (own, lo))
-    }
-
     /// A sleep over many descriptors about which only the waker tells.
     fn other(&mut self, off: &OffCpu, (begin, wake): (u64, u64), lo: u64, task: Task) -> Next {
         let alone = self.has_nothing_else(off, lo, task);
@@ -417,6 +409,9 @@ impl<'a> Walk<'a> {
         if let Some(socket) = self.index.closes_after(off, task) {
             self.emit(Step::of(off, HopKind::Client).to(Target::Remote(socket)), wake - begin);
             return Next::Before(begin);
+        }
+        if alone && let Some(next) = self.brought(off, (begin, wake)) {
+            return next;
         }
         match (off.waker, task) {
             (Waker::Thread(by), _) if alone => self.woken_by(off, self.kind_by_waker(off, by, lo), by, (begin, wake)),
@@ -617,6 +612,9 @@ impl<'a> Walk<'a> {
         if is_runtime || self.is_handover(off, by, lo, task) {
             self.thread(by, lo, wake, task);
             return Next::Done;
+        }
+        if let Some(next) = self.brought(off, span) {
+            return next;
         }
         if let Some(turn) = self.index.turn_given(off, by) {
             let step = Step::of(off, HopKind::Turn).to(Target::Remote(turn.socket));

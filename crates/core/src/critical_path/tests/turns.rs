@@ -83,6 +83,39 @@ fn requests_that_wait_for_their_turn_on_a_connection() {
     }
 }
 
+/// 101 has a pool of two connections to 9000 for its six clients. Each has one for a question of 900, resets it, which takes 100, and is
+/// answered when it has given it to the next one.
+fn pool_that_is_reset() -> Script {
+    let mut script = Script::new().socket(8, client_socket(9000), 101).socket(9, client_socket(9000), 101);
+    script = (1..=6).fold(script, |script, client| script.socket(client, served_socket(7000), 101));
+    script.timeline.slices = vec![(0, 20_000)];
+    script = (1..=6).fold(script, |script, client| script.receives(101, client, client, client));
+    script = script.sends(101, 8, 10).sends(101, 9, 11).sleeps(101, 12, 500, EPOLL, Waker::SoftIrq);
+    // Every 500, one of the connections is given on; 400 later, the other one has the answer to its question.
+    for n in 1..38u64 {
+        let (at, own, other) = (500 * n, 8 + n % 2, 9 - n % 2);
+        script = script.receives(101, own, at, at).sends(101, own, at + 2).sends(101, (n - 1) % 6 + 1, at + 3);
+        script = script.sleeps(101, at + 4, at + 20, EPOLL, Waker::SoftIrq);
+        script = script.receives(101, (n - 1) % 6 + 1, at + 20, at + 20);
+        script = script.sleeps(101, at + 22, at + 400, EPOLL, Waker::SoftIrq);
+        script = script.receives(101, other, at + 400, at + 400).sends(101, other, at + 401);
+        script = script.sleeps(101, at + 402, at + 500, EPOLL, Waker::SoftIrq);
+    }
+    script
+}
+
+#[test]
+fn what_another_one_does_with_a_connection_before_it_is_given_on_is_its_turn() {
+    let service = only(pool_that_is_reset());
+    let limit = service.limits.iter().find(|limit| limit.next.is_some()).expect("a limit");
+    assert_eq!(limit.most, 2, "{limit:?}");
+    let all = ways(&service);
+    let ns_of = |begin: &str| all.iter().filter(|(way, _)| way.starts_with(begin)).map(|(_, ns)| *ns).sum::<u64>();
+    // Of 3,000, one is for its own question.
+    let (turn, own) = (ns_of("101:Turn > 101:Reply"), ns_of("101:Reply"));
+    assert!(turn > 3 * own / 2 && own > 20_000, "{turn} {own} {all:?}");
+}
+
 #[test]
 fn a_thread_that_is_blocked_in_its_questions_reads_no_request_meanwhile() {
     // Four clients; each of their requests lies there until the question of the one before it is answered.

@@ -1,0 +1,220 @@
+//! Replies that a timer lets out in portions, as servers do that limit the rate of a connection: with a bucket that is filled at each tick, or
+//! with a sleep after each portion. The first portion leaves at once, and the client has what it asked for with the last one.
+//!
+//! Streams look alike, of pictures or of measurements. Their client stays, or leaves at any time; here it goes on at once when it has the last
+//! portion, or that is the rest of what was let out in equal portions. What a server says at intervals while it works, such as how far it is, fits into a segment; a portion does not.
+use std::collections::BTreeMap;
+
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{OffCpu, SocketCall, Timeline, Waker};
+
+use super::connection::{Request, replied};
+use super::pieces::Reply;
+
+/// What is sent later than this after the send before is another portion.
+const APART_NS: u64 = 2_000_000;
+/// Fewer portions are a head and what it announces.
+const PORTIONS_MIN: usize = 3;
+/// The payload of a full segment of Ethernet, with timestamps.
+const SEGMENT_BYTES: u64 = 1_448;
+/// Fewer replies may look so by chance; and at least this many of five in portions are let out by timers, and so are as many of five portions.
+const REPLIES_MIN: usize = 3;
+const MOST_OF_5: usize = 4;
+/// The time before the last portion divided by this: a client that waits for it goes on within that time.
+const AT_ONCE: u64 = 4;
+
+/// Portions of one length differ by less than this part of it; and a rest is shorter by more than this one.
+const ALIKE: u64 = 100;
+const SHORTER: u64 = 20;
+
+/// What is sent without a wait.
+struct Portion {
+    /// From the end of the one before to its begin.
+    gap: (u64, u64),
+    tid: u32,
+    bytes: u64,
+}
+
+/// The replies from one port.
+#[derive(Default)]
+struct Replies {
+    in_portions: usize,
+    /// Those that timers let out: the connection, the place of the request there, and the last send.
+    paced: Vec<(FlowId, usize, SocketCall)>,
+}
+
+/// Lets requests whose replies timers let out in portions end with the last one. `found` are the requests by served socket.
+pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
+    let mut ports: BTreeMap<u16, Replies> = BTreeMap::new();
+    for (id, all) in found.iter() {
+        let Some(socket) = timeline.sockets.get(id).filter(|socket| !socket.udp) else { continue };
+        for (at, request) in all.iter().enumerate() {
+            // Of a reply at the end of a slice it is not known whether that was all.
+            let Some(reply) = Reply::of(timeline, request).filter(|reply| reply.next_ns.is_some()) else { continue };
+            let portions = portions(reply.sends);
+            let Some(last) = reply.sends.last().filter(|_| portions.len() >= PORTIONS_MIN) else { continue };
+            let replies = ports.entry(socket.local.port()).or_default();
+            replies.in_portions += 1;
+            if (is_awaited(&reply, &portions) || ends_with_rest(&portions)) && are_timed(timeline, &portions) {
+                replies.paced.push((*id, at, *last));
+            }
+        }
+    }
+    for Replies { in_portions, paced } in ports.into_values() {
+        if paced.len() < REPLIES_MIN || paced.len() * 5 < in_portions * MOST_OF_5 {
+            continue;
+        }
+        for (id, at, last) in paced {
+            let request = found.get_mut(&id).and_then(|all| all.get_mut(at));
+            request.into_iter().for_each(|request| *request = replied(*request, &last));
+        }
+    }
+}
+
+fn portions(sends: &[SocketCall]) -> Vec<Portion> {
+    let mut portions: Vec<Portion> = Vec::new();
+    let mut until = 0;
+    for call in sends {
+        match portions.last_mut().filter(|_| call.since_ns < until + APART_NS) {
+            Some(portion) => portion.bytes += u64::from(call.bytes),
+            None => portions.push(Portion { gap: (until, call.since_ns), tid: call.tid, bytes: u64::from(call.bytes) }),
+        }
+        until = call.at_ns;
+    }
+    portions
+}
+
+/// Whether its client waited for the last portion.
+fn is_awaited(reply: &Reply<'_>, portions: &[Portion]) -> bool {
+    let gap = portions.last().map_or((0, 0), |portion| portion.gap);
+    let sent = reply.sends.last().map_or(0, |call| call.at_ns);
+    reply.next_ns.is_some_and(|next| next.saturating_sub(sent) <= (gap.1 - gap.0) / AT_ONCE)
+}
+
+/// Whether the last portion is what was left over: those before it have one length, but for the first, and it is shorter.
+fn ends_with_rest(portions: &[Portion]) -> bool {
+    let [_, whole @ .., last] = portions else { return false };
+    let lengths = || whole.iter().map(|portion| portion.bytes);
+    let (shortest, longest) = (lengths().min().unwrap_or(0), lengths().max().unwrap_or(0));
+    whole.len() >= 2 && (longest - shortest) * ALIKE <= longest && last.bytes + longest / SHORTER < shortest
+}
+
+/// Whether a timer ended what its thread did before nearly every later portion, and the portions are no short messages.
+fn are_timed(timeline: &Timeline, portions: &[Portion]) -> bool {
+    let later = &portions[1..];
+    let timed = later.iter().filter(|portion| timer_before(timeline, portion).is_some()).count();
+    let whole = portions.iter().rev().skip(1).all(|portion| portion.bytes >= SEGMENT_BYTES);
+    whole && timed * 5 >= later.len() * MOST_OF_5
+}
+
+/// The sleep before a portion that a timer ended, if its thread slept last for that.
+fn timer_before<'a>(timeline: &'a Timeline, portion: &Portion) -> Option<&'a OffCpu> {
+    let offs = timeline.off_cpu.get(&portion.tid)?;
+    let slept = |off: &&OffCpu| off.wake_ns > off.begin_ns;
+    let last = offs[..offs.partition_point(|off| off.end_ns <= portion.gap.1)].iter().rfind(slept)?;
+    (last.waker == Waker::HardIrq && last.end_ns > portion.gap.0).then_some(last)
+}
+
+/// The sleeps, by thread and begin, that say of a reply that timers let it out.
+pub fn decisive_sleeps(timeline: &Timeline) -> Vec<(u32, u64)> {
+    let served = timeline.calls.iter().filter(|(id, _)| timeline.sockets.get(id).is_some_and(|s| s.serves && !s.udp));
+    let replies = served.flat_map(|(_, calls)| calls.chunk_by(|a, b| a.op == b.op));
+    let portions = replies.map(portions).filter(|portions| portions.len() >= PORTIONS_MIN);
+    let later = portions.flat_map(|portions| portions.into_iter().skip(1));
+    later.filter_map(|portion| timer_before(timeline, &portion).map(|off| (off.tid, off.begin_ns))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use parshall_evidence::timeline::Socket;
+    use parshall_evidence::{HopKind, Service};
+
+    use super::*;
+    use crate::critical_path::{reduced, services};
+    use crate::testkit::timeline::{Script, served_socket};
+
+    const MS: u64 = 1_000_000;
+    const US: u64 = 1_000;
+    const EPOLL: i32 = 232;
+    const HEAD_NS: u64 = 200 * US;
+
+    /// What is different from a download whose rate the server limits.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum But {
+        Nothing,
+        /// The client thinks when it has the last portion.
+        Thinks,
+        /// It does, and the last portion is the shorter one.
+        Rest,
+        /// The network wakes the thread: the client has taken what was sent before.
+        Room,
+        /// Another thread does.
+        Given,
+        /// What is sent at each tick is a line.
+        Lines,
+        /// All leaves in two portions.
+        Two,
+    }
+
+    /// 101 sends each of eight clients five portions, one each 20 ms.
+    fn downloads(but: But) -> Timeline {
+        let mut script = Script::new();
+        script.timeline.slices = vec![(0, 1_000 * MS)];
+        let waker = match but {
+            But::Room => Waker::SoftIrq,
+            But::Given => Waker::Thread(102),
+            _ => Waker::HardIrq,
+        };
+        for n in 0..8_u64 {
+            let (id, at) = (10 + n, (10 + 110 * n) * MS);
+            let portions = if but == But::Two { 2 } else { 5 };
+            let done = at + HEAD_NS + (portions - 1) * 20 * MS;
+            let closed_ns = Some(done + if matches!(but, But::Thinks | But::Rest) { 15 * MS } else { MS });
+            let socket = Socket { opened: true, opened_ns: Some(at), closed_ns, ..served_socket(7000) };
+            script = script.socket(id, socket, 101).accepts(101, id, at, at).receives(101, id, at, at);
+            for portion in 0..portions {
+                let next = at + HEAD_NS + portion * 20 * MS;
+                script = script.sends(101, id, next).sends(101, id, next + 10 * US);
+                if portion + 1 < portions {
+                    script = script.sleeps(101, next + 50 * US, next + 20 * MS - 50 * US, EPOLL, waker);
+                }
+            }
+            for call in &mut script.timeline.calls.get_mut(&id).expect("calls")[2..] {
+                call.bytes = if but == But::Lines { 80 } else { 1_000 };
+            }
+            if but == But::Rest {
+                script.timeline.calls.get_mut(&id).and_then(|calls| calls.last_mut()).expect("a send").bytes = 200;
+            }
+        }
+        script.timeline
+    }
+
+    fn service(timeline: &Timeline) -> Service {
+        services(timeline).into_iter().next().expect("a service")
+    }
+
+    #[test]
+    fn a_reply_that_timers_let_out_lasts_until_its_last_portion() {
+        for but in [But::Nothing, But::Rest] {
+            let service = service(&downloads(but));
+            let p50_ns = service.p50_ns.expect("requests");
+            assert_eq!(p50_ns / MS, (HEAD_NS + 80 * MS) / MS, "{but:?}");
+            let timed = service.path.iter().filter(|part| part.hops.iter().any(|hop| hop.kind == HopKind::Timer));
+            assert!(timed.map(|part| part.ns).sum::<u64>() >= 8 * 79 * MS, "{but:?}: {:#?}", service.path);
+        }
+    }
+
+    #[test]
+    fn streams_and_slow_clients_begin_with_their_first_portion() {
+        for but in [But::Thinks, But::Room, But::Given, But::Lines, But::Two] {
+            assert_eq!(service(&downloads(but)).p50_ns, Some(HEAD_NS), "{but:?}");
+        }
+    }
+
+    #[test]
+    fn a_saved_case_keeps_the_sleeps_that_tell_it() {
+        let timeline = downloads(But::Nothing);
+        let whole = service(&timeline);
+        assert_eq!(service(&reduced(timeline)).p50_ns, whole.p50_ns);
+    }
+}
