@@ -131,10 +131,10 @@ fn uring(machine: &str) {
     expected::compare(&machine, &values);
 }
 
-/// The relay, the tunnel and the sockets by their own suites.
+/// The relay, the tunnel, the sockets and a part of the probes by their own suites.
 fn suites(machine: &str) {
     let machine = expected::machine(machine);
-    let binaries = guest::suites(&["relay", "tunnel", "together", "sockets"]);
+    let binaries = guest::suites(&["relay", "tunnel", "together", "sockets", "probes"]);
     let path = Scratch::new();
     std::fs::write(path.file("path"), common::PARSHALL).unwrap();
     let mut with = vec![(path.file("path"), "/etc/parshall-path".to_owned())];

@@ -27,5 +27,6 @@ suite() {
 
 suite tunnel-roams tunnel --include-ignored --nocapture _carry_streams_and_roam --skip wireguard_go --skip boringtun
 suite tunnel-rekeys tunnel --include-ignored --nocapture are_replaced_under_load --skip wireguard_go --skip boringtun
+suite probes-closing probes --nocapture closing::
 suite sockets-agree together --nocapture sockets::the_backends_agree
 suite sockets sockets --nocapture
