@@ -18,6 +18,11 @@ pub enum Transport {
     Udp,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// One local address on which requests arrive, or one remote address to which the subject sends them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Service {
@@ -55,6 +60,13 @@ pub struct Service {
     /// There are no percentiles where most requests are of such connections.
     #[serde(default)]
     pub overlapping: u64,
+    /// Requests whose reply went on for 10 ms and more after its first part, and for longer than that took. They are counted until then, and
+    /// whether their clients waited for the rest is not known: a stream looks alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub continued: u64,
+    /// Sum of the times for which these went on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub continued_ns: u64,
     /// Time that the counts cover: the sum of the slices.
     pub observed_ns: u64,
     /// Median time from the arrival of a request to the beginning of its reply, requests included of which the end of a slice cut the

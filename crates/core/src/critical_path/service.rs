@@ -8,6 +8,7 @@ use super::connection::CUT_WITHIN;
 use super::index::{Client, Index};
 use super::latency::{self, Seen};
 use super::path::{Paths, evenly};
+use super::pieces::Reply;
 use super::requests::{self, Request};
 use super::{helpers, tail, walk};
 use crate::sorting::StableSort as _;
@@ -145,6 +146,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         little_ns,
     );
     let latency = if overlapping().count() * 2 > all.len() { latency::Latency::default() } else { estimated };
+    let (continued, continued_ns) = continued(index, group, &all);
     let last_slice = timeline.slices.last().copied().unwrap_or_default();
     let waiting = kept().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
@@ -166,6 +168,8 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         moved: moved(&all),
         overlapping: overlapping().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        continued,
+        continued_ns,
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
         observed_ns: timeline.slices.iter().map(|&(begin, end)| end.saturating_sub(begin.max(since))).sum(),
         p50_ns: latency.p50_ns,
@@ -183,6 +187,22 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         path,
         tail,
     })
+}
+
+/// A reply that goes on for a shorter time is sent at once.
+const CONTINUED_NS: u64 = 10_000_000;
+
+/// How many replies went on after their first part, for longer than that took, and for how long in all.
+fn continued(index: &Index<'_>, group: Group, all: &[Request]) -> (u64, u64) {
+    if group.outbound || group.udp {
+        return (0, 0);
+    }
+    let goes_on = |request: &Request| {
+        let last = *Reply::of(index.timeline, request)?.sends.last()?;
+        let ns = last.since_ns.saturating_sub(request.end_ns);
+        (ns >= CONTINUED_NS.max(request.ns())).then_some(ns)
+    };
+    all.iter().filter_map(goes_on).fold((0, 0), |(n, sum), ns| (n + 1, sum + ns))
 }
 
 /// The limits of a service. That on the connections that it serves at a time comes first, where requests were seen to wait for it.

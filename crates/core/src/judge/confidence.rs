@@ -84,6 +84,8 @@ pub enum Gap {
     Sending(String, f64),
     /// Exchanges on the flows of services, and the requests that are known of them, which are far fewer.
     Unpaired(f64, f64),
+    /// Replies go on for so long after their first part, in nanoseconds.
+    Continued(f64),
     /// How far away the clients of the service of datagrams at this port are.
     Distance(u16),
     /// No cause has the time that was lost.
@@ -117,6 +119,7 @@ impl Gap {
             Gap::Slowest => "slowest",
             Gap::Clients(_) => "clients",
             Gap::Sending(..) => "sending",
+            Gap::Continued(_) => "continued",
             Gap::Distance(_) => "round-trip",
             Gap::NoCause => "cause",
             Gap::Nothing => "nothing",
@@ -187,6 +190,7 @@ impl Gap {
             Gap::Clients(share) => {
                 format!("for {} of their time clients wait for something else than a reply", units::percent(*share))
             }
+            Gap::Continued(ns) => goes_on(*ns),
             Gap::Sending(who, each_ns) => format!(
                 "sending keeps {who} busy, {} of CPU time a kilobyte, which is far more than sending costs",
                 units::duration(each_ns * 1e3)
@@ -348,6 +352,14 @@ fn disagrees(facts: &Facts<'_>, service: &ServiceFact<'_>, parts: &[&PartFact<'_
     (far && wait_ns >= MOST * all).then_some(Gap::Disagrees(server, wait_each, own_each))
 }
 
+fn goes_on(ns: f64) -> String {
+    let after = units::duration(ns);
+    format!("replies go on for {after} after their first part, and whether clients wait for the rest is not known")
+}
+
+/// Where one reply of so many goes on after its first part, the account says little of what clients wait for.
+const CONTINUED_OF: u64 = 10;
+
 /// The gaps in the account of a service that no cause makes slow: is it known of nearly all of the time that nobody owes it, and do
 /// the clients see the same?
 pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
@@ -363,6 +375,12 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     let services = || facts.requests.counted().filter(|service| !service.rec.waited && service.rec.requests > 0);
     let unknown = services().any(|service| service.rec.p50_ns.is_some() && service.rec.p99_ns.is_none());
     gaps.extend(unknown.then_some(Gap::Slowest));
+    let continued =
+        |service: &&ServiceFact<'_>| service.rec.continued.saturating_mul(CONTINUED_OF) >= service.rec.requests;
+    let continued = services().filter(|service| service.rec.continued > 0).find(continued);
+    gaps.extend(
+        continued.map(|service| Gap::Continued(ratio(service.rec.continued_ns as f64, service.rec.continued as f64))),
+    );
     let slow = |service: &&ServiceFact<'_>| service.typical_ns() >= SLOW_NS;
     let time: f64 = services().map(|service| service.time_ns).sum();
     let others = services().filter(slow).flat_map(|service| &service.parts).filter(|part| is_for_others(part));
@@ -516,6 +534,15 @@ mod tests {
         capture.services[0].path[0].longest_ns = 90_000_000;
         let slow = judge(&capture);
         assert_eq!((slow.verdict.status, links(&slow)), (parshall_evidence::Status::Healthy, vec!["slowest"]));
+        // One reply of ten goes on for 300 ms, and fewer do.
+        let goes_on = |n: u64| {
+            let mut capture = with(quick(0.0, 0.3));
+            (capture.services[0].continued, capture.services[0].continued_ns) = (n, n * 300_000_000);
+            judge(&capture)
+        };
+        let (some, few) = (goes_on(20), goes_on(5));
+        assert_eq!((some.verdict.status, links(&some)), (parshall_evidence::Status::Healthy, vec!["continued"]));
+        assert_eq!(links(&few), Vec::<&str>::new());
     }
 
     #[test]

@@ -113,6 +113,8 @@ impl ServiceBuilder {
             opened: 0,
             moved: 0,
             overlapping: 0,
+            continued: 0,
+            continued_ns: 0,
             observed_ns: WINDOW_NS,
             p50_ns: None,
             p99_ns: None,
