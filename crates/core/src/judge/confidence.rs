@@ -3,7 +3,7 @@
 //!
 //! This module has the links, how much each of them weighs, how it is found in the prepared evidence, and the phrase that says it.
 //! Whether a cause holds at all is decided in [`crate::judge::cause`].
-use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
+use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, ProbeCost, Rung, Service};
 
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
@@ -22,6 +22,8 @@ const WHOLE: f64 = 0.05;
 const OBSERVED_MIN_NS: u64 = 100_000_000;
 /// From this share of the events on, lost ones matter, and from the second one on, they matter much.
 const LOST_EVENTS: (f64, f64) = (0.001, 0.05);
+/// From this share on, missed ones matter: they are single ones at any time, while a full ring loses all that come in a row.
+const MISSED_EVENTS: f64 = 0.01;
 /// Another cause that has this share of what the first one has explains the lost time nearly as well.
 const RIVAL: f64 = 0.85;
 /// A cause that has less of the lost time leaves most of it to others.
@@ -242,8 +244,9 @@ pub fn of_capture(facts: &Facts<'_>) -> Vec<Gap> {
 
 /// Events that were lost, where these are many.
 pub fn lost_events(facts: &Facts<'_>) -> Option<Gap> {
-    let lost = facts.capture.probe.lost_share();
-    (lost > LOST_EVENTS.0).then_some(Gap::LostEvents(lost))
+    let probe = &facts.capture.probe;
+    let (all, lost) = (probe.lost_share(), ProbeCost { missed_events: 0, ..probe.clone() }.lost_share());
+    (lost > LOST_EVENTS.0 || all > MISSED_EVENTS).then_some(Gap::LostEvents(all))
 }
 
 /// The slices together are short, or shorter each than the requests of a service that is on the account.

@@ -316,6 +316,13 @@ mod tests {
         assert_eq!(first(&lossy).confidence, Confidence::Medium);
         lossy.probe.lost_events = 1000;
         assert_eq!(first(&lossy).confidence, Confidence::Low);
+        // Single ones here and there say less than a ring that was full.
+        let missed = |missed_events: u64| {
+            let mut capture = capture(vec![client()], vec![]);
+            (capture.probe.events, capture.probe.missed_events) = (10_000, missed_events);
+            first(&capture).confidence
+        };
+        assert_eq!((missed(50), missed(200)), (Confidence::High, Confidence::Medium));
     }
 
     #[test]
