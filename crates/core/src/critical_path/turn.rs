@@ -98,20 +98,11 @@ impl Walk<'_> {
     /// Whether the reply that came with `call` was that to another request, after which this one had its turn: what is passed on has a limit,
     /// and that other one was answered in the turn in which the thread asked for this request, at `turn`. What went over this connection
     /// before that was for others too: one has it until it is answered, and may reset it before it gives it on.
-    pub(super) fn is_for_another(
-        &mut self,
-        (tid, call): (u32, &SocketCall),
-        socket: &Socket,
-        turn: u64,
-        task: Task,
-    ) -> bool {
+    pub(super) fn is_for_another(&self, tid: u32, call: &SocketCall, socket: &Socket, turn: u64, task: Task) -> bool {
         let Task::Request { socket: own, end_ns, .. } = task else { return false };
         let span = (call.since_ns, self.index.turn_end(tid, turn));
-        let is_limited = self.index.limit(tid, socket).is_some();
-        if is_limited && self.index.answers_to_others(tid, (own, end_ns), span).next().is_some() {
-            self.given = Some(call.socket);
-        }
-        is_limited && self.given == Some(call.socket)
+        let answers = || self.index.answers_to_others(tid, (own, end_ns), span).next().is_some();
+        self.index.limit(tid, socket).is_some() && (self.given == Some(call.socket) || answers())
     }
 
     /// Whether a thread that received from a server at `from` answered another request with it, before it did at `to` what this one

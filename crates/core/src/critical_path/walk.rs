@@ -335,7 +335,8 @@ impl<'a> Walk<'a> {
                 };
                 let from = sent.since_ns.clamp(lo, wake);
                 let reply = Step::of(off, HopKind::Reply);
-                if self.is_for_another((off.tid, &call), socket, turn, task) {
+                if self.is_for_another(off.tid, &call, socket, turn, task) {
+                    self.given = Some(call.socket);
                     let turn_step = Step::of(off, HopKind::Turn).to(Target::Remote(call.socket));
                     self.within(turn_step, |w| w.reply(reply, call.socket, from, wake));
                 } else {

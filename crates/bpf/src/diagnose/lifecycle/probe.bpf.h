@@ -345,7 +345,8 @@ static __always_inline void send_rest(struct sock *sk, struct tcp_sock *tp, stru
 		st->closed_in = state_of_rest(&f, st->last_op);
 }
 
-static __always_inline bool is_closed(int state)
+/* The process has closed the connection, and what it sent has not all been acknowledged. */
+static __always_inline bool has_rest(int state)
 {
 	return state == FIN_WAIT1 || state == LAST_ACK || state == CLOSING;
 }
@@ -381,8 +382,8 @@ int BPF_PROG(on_state, struct sock *sk, int oldstate, int newstate)
 		count_accepted(sk, st);
 	}
 	tp = as_tcp(sk);
-	if (tp && is_closed(newstate) != is_closed(oldstate))
-		send_rest(sk, tp, st, is_closed(newstate));
+	if (tp && has_rest(newstate) != has_rest(oldstate))
+		send_rest(sk, tp, st, has_rest(newstate));
 	if (newstate != CLOSE || oldstate == LISTEN)
 		return 0;
 	if (n_flows)
