@@ -2,7 +2,8 @@
 //! with a sleep after each portion. The first portion leaves at once, and the client has what it asked for with the last one.
 //!
 //! Streams look alike, of pictures or of measurements. Their client stays, or leaves at any time; here it goes on at once when it has the last
-//! portion, or that is the rest of what was let out in equal portions. What a server says at intervals while it works, such as how far it is, fits into a segment; a portion does not.
+//! portion, or that is the rest of what was let out in equal portions. What a server says at intervals while it works, such as how far it is,
+//! fits into a segment; a portion does not, but for the first, which may be a head or what was left in a bucket, and the last.
 use std::collections::BTreeMap;
 
 use parshall_evidence::FlowId;
@@ -103,7 +104,7 @@ fn ends_with_rest(portions: &[Portion]) -> bool {
 fn are_timed(timeline: &Timeline, portions: &[Portion]) -> bool {
     let later = &portions[1..];
     let timed = later.iter().filter(|portion| timer_before(timeline, portion).is_some()).count();
-    let whole = portions.iter().rev().skip(1).all(|portion| portion.bytes >= SEGMENT_BYTES);
+    let whole = later.iter().rev().skip(1).all(|portion| portion.bytes >= SEGMENT_BYTES);
     whole && timed * 5 >= later.len() * MOST_OF_5
 }
 
@@ -144,7 +145,7 @@ mod tests {
         Nothing,
         /// The client thinks when it has the last portion.
         Thinks,
-        /// It does, and the last portion is the shorter one.
+        /// It does, and the last portion is a shorter one, as the first is.
         Rest,
         /// The network wakes the thread: the client has taken what was sent before.
         Room,
@@ -183,7 +184,9 @@ mod tests {
                 call.bytes = if but == But::Lines { 80 } else { 1_000 };
             }
             if but == But::Rest {
-                script.timeline.calls.get_mut(&id).and_then(|calls| calls.last_mut()).expect("a send").bytes = 200;
+                let calls = script.timeline.calls.get_mut(&id).expect("calls");
+                let last = calls.len() - 1;
+                (calls[2].bytes, calls[3].bytes, calls[last].bytes) = (100, 100, 200);
             }
         }
         script.timeline
