@@ -602,7 +602,7 @@ const CAST: &[&str] = &["task_struct", "file", "socket", "sock"];
 /// `FOLLOWED` of shared.bpf.h.
 const FOLLOWED: u8 = 0x80;
 
-/// `SCOPE_ENDED` of common.bpf.h.
+/// `SCOPE_ENDED` of shared.bpf.h.
 const ENDED: u8 = 0;
 
 fn collect<T: FromBytes>(what: &'static str, link: libbpf_rs::Result<Link>) -> Result<Vec<T>, Error> {

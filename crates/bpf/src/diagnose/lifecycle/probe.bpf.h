@@ -315,10 +315,11 @@ static __always_inline bool accepted_at_port(struct sock *sk)
 /* The state in which a flow sends what is left when its process closes it. The FIN pushes what waited for more data. */
 static __always_inline u8 state_of_rest(struct fields *f, int last_op)
 {
-	int s = classify(f, last_op);
+	int s;
 
 	if (f->write_seq == f->snd_una)
 		return 0;
+	s = classify(f, last_op);
 	return s == FS_SNDBUF || s == FS_NAGLE || s == FS_CORKED ? FS_IN_FLIGHT : s;
 }
 
@@ -329,8 +330,9 @@ static __always_inline u8 state_of_rest(struct fields *f, int last_op)
  */
 static __always_inline void send_rest(struct sock *sk, struct tcp_sock *tp, struct flow *st, bool begins)
 {
-	struct fields f;
+	u8 local = st->closed_in == FS_QDISC || st->closed_in == FS_PACED;
 	u64 now = slice_now();
+	struct fields f;
 
 	load_fields(sk, tp, &f);
 	if (active) {
@@ -338,8 +340,7 @@ static __always_inline void send_rest(struct sock *sk, struct tcp_sock *tp, stru
 		if (begins)
 			flow_event(st, &f, RL_CLOSE, now);
 		else if (st->closed_in)
-			step(st, &f, st->closed_in, st->closed_in == FS_QDISC || st->closed_in == FS_PACED ? RL_CLOSE : RL_RX_ACK,
-			     now < st->last ? st->last : now);
+			step(st, &f, st->closed_in, local ? RL_CLOSE : RL_RX_ACK, now < st->last ? st->last : now);
 	}
 	if (begins)
 		st->closed_in = state_of_rest(&f, st->last_op);
