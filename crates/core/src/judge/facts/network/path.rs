@@ -68,7 +68,7 @@ pub fn shaper<'a>(facts: &Facts<'a>, flow: &FlowFact<'_>) -> Option<&'a DeviceQu
 
 /// Packets of this size at least, for each of which a queue may hold one back.
 const PACKET_BYTES: u64 = 1_500;
-/// A queue that holds back one of so many packets limits the rate of what goes through it.
+/// A queue that holds back one packet in this number limits the rate of what goes through it.
 const HELD_OF: u64 = 10;
 
 /// The queue of the local device that limits the rate, where the flow's data waited in a local queue when its process closed it. The process
@@ -147,8 +147,11 @@ pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
         if ns == 0.0 || counted.contains(&index) {
             continue;
         }
-        let closed = || closed_into(facts, flow).map(|_| Blame::Shaper);
-        let Some(blame) = of_queue(facts, flow).filter(|_| fills_the_path(flow)).or_else(closed) else { continue };
+        let blame = match closed_into(facts, flow) {
+            Some(_) => Some(Blame::Shaper),
+            None => of_queue(facts, flow).filter(|_| fills_the_path(flow)),
+        };
+        let Some(blame) = blame else { continue };
         let intervals = flow.ledger.intervals.iter().filter(|i| i.state == State::CwndLimited);
         let count = intervals.fold(0u64, |n, i| n.saturating_add(i.count));
         parts.push(whole(index, blame, State::CwndLimited, (ns, flow.ledger.scale), count));
