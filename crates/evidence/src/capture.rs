@@ -15,6 +15,7 @@ use crate::timeline::Timeline;
 use crate::uring::Uring;
 use crate::usage::CpuTime;
 use crate::waiting::Waiting;
+use crate::zero::is_zero;
 
 /// The format of a saved capture.
 pub const CAPTURE_SCHEMA: &str = "parshall.capture/2";
@@ -197,11 +198,6 @@ pub struct CgroupCpu {
     pub throttled_ns: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_zero(n: &u64) -> bool {
-    *n == 0
-}
-
 /// Connection-level events of the subject, over the whole window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetCounts {
@@ -269,7 +265,15 @@ pub struct ProbeCost {
 impl ProbeCost {
     /// The share of the events that never reached user space.
     pub fn lost_share(&self) -> f64 {
-        let lost = self.lost_events as f64 + self.missed_events as f64;
+        self.share(self.lost_events as f64 + self.missed_events as f64)
+    }
+
+    /// The share of those for which the ring was full.
+    pub fn overflowed_share(&self) -> f64 {
+        self.share(self.lost_events as f64)
+    }
+
+    fn share(&self, lost: f64) -> f64 {
         if lost > 0.0 { lost / (self.events as f64 + lost) } else { 0.0 }
     }
 }

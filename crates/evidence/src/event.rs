@@ -1,6 +1,8 @@
 //! Events of the kernel that were counted because the user asked for them (`--event`): what calls them, and how often.
 use serde::{Deserialize, Serialize};
 
+use crate::zero::is_zero;
+
 /// The counts of an event in the window, of the whole host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventCounts {
@@ -93,9 +95,4 @@ pub struct EventCaller {
     pub share: f64,
     /// Names of the stack's functions, innermost first; those of the kernel end in ` [k]`.
     pub stack: Vec<String>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

@@ -28,6 +28,7 @@ pub mod uring;
 pub mod usage;
 pub mod verdict;
 pub mod waiting;
+mod zero;
 
 pub use capture::*;
 pub use counters::*;

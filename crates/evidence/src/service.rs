@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::listed::listed;
 use crate::stopper::Stopper;
+use crate::zero::is_zero;
 
 /// The transport of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -16,11 +17,6 @@ pub enum Transport {
     Tcp,
     /// UDP: each datagram received is a request, the next one sent to its sender is the reply.
     Udp,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 /// One local address on which requests arrive, or one remote address to which the subject sends them.

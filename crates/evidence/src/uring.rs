@@ -1,6 +1,8 @@
 //! Requests of observed processes to io_uring: how many of which kind with which result, and when, as far as there was room.
 use serde::{Deserialize, Serialize};
 
+use crate::zero::is_zero;
+
 /// Requests to io_uring in the window.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uring {
@@ -206,11 +208,6 @@ pub struct UringWaitRow {
     pub per_s: f64,
     /// The part of all waits of the process in io_uring_enter().
     pub share: f64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.

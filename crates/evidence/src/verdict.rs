@@ -7,6 +7,7 @@ use crate::origin::{Origin, StartedCommand};
 use crate::subject::{Rung, Subject};
 use crate::uring::UringReport;
 use crate::usage::{CallReport, CpuReport};
+use crate::zero::is_zero;
 
 /// The format of a report.
 pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
@@ -215,10 +216,6 @@ pub struct Place {
     /// How many requests are affected, in the observed time; 0 where the cause was found in flows or threads.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requests: u64,
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 /// A service in short: its requests and where their time went.

@@ -3,7 +3,7 @@
 //!
 //! This module has the links, how much each of them weighs, how it is found in the prepared evidence, and the phrase that says it.
 //! Whether a cause holds at all is decided in [`crate::judge::cause`].
-use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, ProbeCost, Rung, Service};
+use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
 
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
@@ -245,8 +245,8 @@ pub fn of_capture(facts: &Facts<'_>) -> Vec<Gap> {
 /// Events that were lost, where these are many.
 pub fn lost_events(facts: &Facts<'_>) -> Option<Gap> {
     let probe = &facts.capture.probe;
-    let (all, lost) = (probe.lost_share(), ProbeCost { missed_events: 0, ..probe.clone() }.lost_share());
-    (lost > LOST_EVENTS.0 || all > MISSED_EVENTS).then_some(Gap::LostEvents(all))
+    let all = probe.lost_share();
+    (probe.overflowed_share() > LOST_EVENTS.0 || all > MISSED_EVENTS).then_some(Gap::LostEvents(all))
 }
 
 /// The slices together are short, or shorter each than the requests of a service that is on the account.
@@ -360,7 +360,7 @@ fn goes_on(ns: f64) -> String {
     format!("replies go on for {after} after their first part, and whether clients wait for the rest is not known")
 }
 
-/// Where one reply of so many goes on after its first part, the account says little of what clients wait for.
+/// Where one reply in this number goes on after its first part, the account says little of what clients wait for.
 const CONTINUED_OF: u64 = 10;
 
 /// The gaps in the account of a service that no cause makes slow: is it known of nearly all of the time that nobody owes it, and do

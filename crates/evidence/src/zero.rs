@@ -1,0 +1,7 @@
+//! What serde leaves out.
+
+/// For `skip_serializing_if`.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference.
+pub fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
