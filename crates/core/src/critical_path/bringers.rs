@@ -21,7 +21,7 @@ const SHORT_NS: u64 = 1_000_000;
 
 /// Fewer requests of a connection show no habit.
 const REQUESTS_MIN: usize = 2;
-/// Of the requests of a connection, so many at least wake somebody. Of a client that takes locks, half of them do at most.
+/// At least this share of the requests of a connection wakes somebody. Of a client that takes locks, at most half of them do.
 const WAKING_SHARE: f64 = 0.75;
 
 impl Index<'_> {
@@ -75,7 +75,16 @@ impl Index<'_> {
         before.rev().find(same).inspect(|one| self.note(one))
     }
 
-    fn wakes_with_each(&self, socket: FlowId) -> bool {
+    pub(super) fn wakes_with_each(&self, socket: FlowId) -> bool {
+        let known = self.habits.borrow().wakes_with_each.get(&socket).copied();
+        known.unwrap_or_else(|| {
+            let wakes = self.is_waking(socket);
+            self.habits.borrow_mut().wakes_with_each.insert(socket, wakes);
+            wakes
+        })
+    }
+
+    fn is_waking(&self, socket: FlowId) -> bool {
         let answered = self.exchanges(socket).iter().filter(|request| request.reply_tid.is_some());
         let (mut waking, mut all) = (0, 0);
         for request in answered {
@@ -94,7 +103,16 @@ impl Index<'_> {
     }
 
     /// Whether a thread that has a request sleeps at times until another one wakes it.
-    fn waits_for_others(&self, tid: u32) -> bool {
+    pub(super) fn waits_for_others(&self, tid: u32) -> bool {
+        let known = self.habits.borrow().waits_for_others.get(&tid).copied();
+        known.unwrap_or_else(|| {
+            let waits = self.is_woken_at_work(tid);
+            self.habits.borrow_mut().waits_for_others.insert(tid, waits);
+            waits
+        })
+    }
+
+    fn is_woken_at_work(&self, tid: u32) -> bool {
         let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
         let waits = |off: &&OffCpu| {
             off.wake_ns.saturating_sub(off.begin_ns) >= SHORT_NS

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{Frame, OffCpu, Op, Protocol, SocketCall, Timeline, Why};
 
-use super::connection::{Request, replied};
-use super::pieces::Reply;
+use super::connection::Request;
+use super::pieces::{Reply, end_with};
 
 /// Fewer pieces are a head and what it announces.
 const PIECES_MIN: usize = 4;
@@ -56,8 +56,7 @@ pub fn settle(
             continue;
         }
         for (id, at, reply) in replies {
-            let request = found.get_mut(&id).and_then(|all| all.get_mut(at));
-            request.zip(reply.sends.last()).into_iter().for_each(|(request, last)| *request = replied(*request, last));
+            reply.sends.last().into_iter().for_each(|last| end_with(found, (id, at), last));
         }
     }
 }

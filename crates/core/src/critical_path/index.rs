@@ -96,6 +96,15 @@ pub struct EndedSleep {
     pub sleep: (u32, u64),
 }
 
+/// What was found out about threads and connections so far: many sleeps ask for the same.
+#[derive(Debug, Default)]
+pub struct Habits {
+    /// See [`Index::waits_for_others`].
+    pub waits_for_others: HashMap<u32, bool>,
+    /// See [`Index::wakes_with_each`].
+    pub wakes_with_each: HashMap<FlowId, bool>,
+}
+
 /// A timeline and what is derived from it once.
 pub struct Index<'a> {
     /// The events of the capture.
@@ -127,6 +136,7 @@ pub struct Index<'a> {
     pub(super) local_wakes: HashMap<u32, Vec<(u64, u32)>>,
     /// By thread, the sleeps that it ended of others that had a request, in order.
     pub(super) ended_sleeps: HashMap<u32, Vec<EndedSleep>>,
+    pub(super) habits: RefCell<Habits>,
     /// By thread, from when to when it had a request to answer, in order.
     at_work: HashMap<u32, Vec<(u64, u64)>>,
     /// By process, when it answered requests, and on which socket.
@@ -196,6 +206,7 @@ impl<'a> Index<'a> {
             sleepers: HashMap::new(),
             local_wakes: HashMap::new(),
             ended_sleeps: HashMap::new(),
+            habits: RefCell::default(),
             at_work: HashMap::new(),
             answers: HashMap::new(),
             limits: HashMap::new(),
@@ -274,10 +285,7 @@ impl<'a> Index<'a> {
     /// Whether a thread brought a message when it woke another one at `at`: in that turn it had received something on a served socket, and it
     /// sent nothing back. A thread that only releases a lock answers its requests.
     pub fn brings(&self, tid: u32, at: u64) -> bool {
-        let offs = self.timeline.off_cpu.get(&tid).map_or(&[][..], Vec::as_slice);
-        let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
-        let slept = offs[..offs.partition_point(|off| off.end_ns <= at)].iter().rfind(sleeps);
-        let begin = slept.inspect(|off| self.note(off)).map_or(0, |off| off.end_ns);
+        let begin = self.last_sleep(tid, at).map_or(0, |off| off.end_ns);
         let calls = self.calls_within(tid, begin, self.turn_end(tid, at));
         let is_answered =
             |got: &SocketCall| calls.iter().any(|c| c.op == Op::Send && c.socket == got.socket && c.at_ns >= got.at_ns);

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, SocketCall, Timeline, Waker};
 
-use super::connection::{Request, replied};
-use super::pieces::Reply;
+use super::connection::Request;
+use super::pieces::{Reply, end_with, is_awaited};
 
 /// What is sent later than this after the send before is another portion.
 const APART_NS: u64 = 2_000_000;
@@ -21,9 +21,6 @@ const SEGMENT_BYTES: u64 = 1_448;
 /// Fewer replies may look so by chance; and at least this many of five in portions are let out by timers, and so are as many of five portions.
 const REPLIES_MIN: usize = 3;
 const MOST_OF_5: usize = 4;
-/// The time before the last portion divided by this: a client that waits for it goes on within that time.
-const AT_ONCE: u64 = 4;
-
 /// Portions of one length differ by less than this part of it; and a rest is shorter by more than this one.
 const ALIKE: u64 = 100;
 const SHORTER: u64 = 20;
@@ -56,7 +53,9 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
             let Some(last) = reply.sends.last().filter(|_| portions.len() >= PORTIONS_MIN) else { continue };
             let replies = ports.entry(socket.local.port()).or_default();
             replies.in_portions += 1;
-            if (is_awaited(&reply, &portions) || ends_with_rest(&portions)) && are_timed(timeline, &portions) {
+            let gap = portions.last().map_or((0, 0), |portion| portion.gap);
+            let is_whole = is_awaited(reply.next_ns, last, gap) || ends_with_rest(&portions);
+            if is_whole && are_timed(timeline, &portions) {
                 replies.paced.push((*id, at, *last));
             }
         }
@@ -65,10 +64,7 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
         if paced.len() < REPLIES_MIN || paced.len() * 5 < in_portions * MOST_OF_5 {
             continue;
         }
-        for (id, at, last) in paced {
-            let request = found.get_mut(&id).and_then(|all| all.get_mut(at));
-            request.into_iter().for_each(|request| *request = replied(*request, &last));
-        }
+        paced.iter().for_each(|(id, at, last)| end_with(found, (*id, *at), last));
     }
 }
 
@@ -83,13 +79,6 @@ fn portions(sends: &[SocketCall]) -> Vec<Portion> {
         until = call.at_ns;
     }
     portions
-}
-
-/// Whether its client waited for the last portion.
-fn is_awaited(reply: &Reply<'_>, portions: &[Portion]) -> bool {
-    let gap = portions.last().map_or((0, 0), |portion| portion.gap);
-    let sent = reply.sends.last().map_or(0, |call| call.at_ns);
-    reply.next_ns.is_some_and(|next| next.saturating_sub(sent) <= (gap.1 - gap.0) / AT_ONCE)
 }
 
 /// Whether the last portion is what was left over: those before it have one length, but for the first, and it is shorter.
@@ -110,9 +99,7 @@ fn are_timed(timeline: &Timeline, portions: &[Portion]) -> bool {
 
 /// The sleep before a portion that a timer ended, if its thread slept last for that.
 fn timer_before<'a>(timeline: &'a Timeline, portion: &Portion) -> Option<&'a OffCpu> {
-    let offs = timeline.off_cpu.get(&portion.tid)?;
-    let slept = |off: &&OffCpu| off.wake_ns > off.begin_ns;
-    let last = offs[..offs.partition_point(|off| off.end_ns <= portion.gap.1)].iter().rfind(slept)?;
+    let last = timeline.last_sleep(portion.tid, portion.gap.1)?;
     (last.waker == Waker::HardIrq && last.end_ns > portion.gap.0).then_some(last)
 }
 

@@ -62,11 +62,19 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
         if whole.len() < REPLIES_MIN || whole.len() * 5 < seen * MOST_OF_5 {
             continue;
         }
-        for one in whole {
-            let request = found.get_mut(&one.socket).and_then(|all| all.get_mut(one.at));
-            request.into_iter().for_each(|request| *request = replied(*request, &one.last));
-        }
+        whole.iter().for_each(|one| end_with(found, (one.socket, one.at), &one.last));
     }
+}
+
+/// Lets the request at a place of its connection end with this send.
+pub fn end_with(found: &mut BTreeMap<FlowId, Vec<Request>>, (socket, at): (FlowId, usize), last: &SocketCall) {
+    let request = found.get_mut(&socket).and_then(|all| all.get_mut(at));
+    request.into_iter().for_each(|request| *request = replied(*request, last));
+}
+
+/// Whether a client that went on at `next_ns` waited for the last send, before which nothing was sent during `gap`.
+pub fn is_awaited(next_ns: Option<u64>, last: &SocketCall, gap: (u64, u64)) -> bool {
+    next_ns.is_some_and(|next| next.saturating_sub(last.at_ns) <= (gap.1 - gap.0) / AT_ONCE)
 }
 
 /// What was sent for a request from the begin of its reply on, up to the next request.
@@ -135,8 +143,7 @@ fn questions(timeline: &Timeline) -> HashMap<u32, Vec<(u64, u64)>> {
 impl Pieces {
     /// Whether its client waited for the last piece: it asks again at once, or closes the connection.
     fn is_awaited(&self) -> bool {
-        let at_once = self.gaps.last().map_or(0, |gap| gap.1 - gap.0) / AT_ONCE;
-        self.next_ns.is_some_and(|next| next.saturating_sub(self.last.at_ns) <= at_once)
+        is_awaited(self.next_ns, &self.last, self.gaps.last().copied().unwrap_or_default())
     }
 
     /// Whether the time before nearly every later piece is that of a question that was asked after the piece before.

@@ -51,10 +51,7 @@ impl Index<'_> {
 
     /// The last sleep of a thread that had ended at `at`.
     pub(super) fn last_sleep(&self, tid: u32, at: u64) -> Option<&OffCpu> {
-        let offs = self.timeline.off_cpu.get(&tid)?;
-        let sleeps = |off: &&OffCpu| off.wake_ns > off.begin_ns;
-        let slept = offs[..offs.partition_point(|off| off.end_ns <= at)].iter().rfind(sleeps);
-        slept.inspect(|off| self.note(off))
+        self.timeline.last_sleep(tid, at).inspect(|off| self.note(off))
     }
 
     /// By process and address of a futex, the first threads that slept for it.

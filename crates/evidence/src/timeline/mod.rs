@@ -270,6 +270,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
+    /// The last sleep of a thread that had ended at `at_ns`.
+    pub fn last_sleep(&self, tid: u32, at_ns: u64) -> Option<&OffCpu> {
+        let offs = self.off_cpu.get(&tid)?;
+        offs[..offs.partition_point(|off| off.end_ns <= at_ns)].iter().rfind(|off| off.wake_ns > off.begin_ns)
+    }
+
     /// Times off the CPU and calls.
     pub fn events(&self) -> usize {
         self.off_cpu.values().map(Vec::len).sum::<usize>() + self.calls.values().map(Vec::len).sum::<usize>()
