@@ -11,6 +11,7 @@
 #include "diagnose/udp/probe.bpf.h"
 #include "diagnose/net/probe.bpf.h"
 #include "diagnose/drop/probe.bpf.h"
+#include "diagnose/flow/fields.bpf.h"
 #include "diagnose/flow/probe.bpf.h"
 #include "diagnose/flow/call_end.bpf.h"
 #include "diagnose/timer/probe.bpf.h"

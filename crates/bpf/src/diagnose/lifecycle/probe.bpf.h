@@ -312,38 +312,23 @@ static __always_inline bool accepted_at_port(struct sock *sk)
 	return bpf_map_lookup_elem(&mptcp_ports, &key);
 }
 
-/* The state in which a flow sends what is left when its process closes it. The FIN pushes what waited for more data. */
-static __always_inline u8 state_of_rest(struct fields *f, int last_op)
-{
-	int s;
-
-	if (f->write_seq == f->snd_una)
-		return 0;
-	s = classify(f, last_op);
-	return s == FS_SNDBUF || s == FS_NAGLE || s == FS_CORKED ? FS_IN_FLIGHT : s;
-}
-
 /*
  * What is left to send when a process closes its connection. The kernel calls tcp_probe for established ones only, so nothing is seen of
- * it until all of it has been acknowledged: the state is as it was when the connection was closed. A local queue or the pacing held it back
- * then, and may not have for long: the event that ends such a state is RL_CLOSE.
+ * it, but retransmissions, until all of it has been acknowledged: the state stays as it was. A local queue or the pacing held it back
+ * when the connection was closed, and may not have for long: the event that ends such a state is RL_CLOSE.
  */
 static __always_inline void send_rest(struct sock *sk, struct tcp_sock *tp, struct flow *st, bool begins)
 {
 	u8 local = st->closed_in == FS_QDISC || st->closed_in == FS_PACED;
-	u64 now = slice_now();
 	struct fields f;
 
 	load_fields(sk, tp, &f);
 	if (active) {
 		flow_enter_slice(st);
-		if (begins)
-			flow_event(st, &f, RL_CLOSE, now);
-		else if (st->closed_in)
-			step(st, &f, st->closed_in, local ? RL_CLOSE : RL_RX_ACK, now < st->last ? st->last : now);
+		if (begins || st->closed_in)
+			flow_event(st, &f, begins || local ? RL_CLOSE : RL_RX_ACK, slice_now());
 	}
-	if (begins)
-		st->closed_in = state_of_rest(&f, st->last_op);
+	st->closed_in = begins ? state_of_rest(&f, st->last_op) : 0;
 }
 
 /* The process has closed the connection, and what it sent has not all been acknowledged. */
