@@ -10,7 +10,7 @@ use crate::common::{
     self, Done, NOBODY, PARSHALL, Pair, Running, Scratch, begin, begin_window, finish, has, parshall, service,
     service_py, verdict,
 };
-use parshall_evidence::{Confidence, Rung, Status};
+use parshall_evidence::{Confidence, Report, Rung, ServiceReport, Status};
 
 const CAUSE: &str = "nagle-delayed-ack";
 
@@ -80,6 +80,20 @@ fn drop_when_done(mut pair: Pair) {
     pair.client.wait_for_end();
 }
 
+/// The report, once more, and five times at most, where other programs had the CPUs while a request waited for one.
+fn report_with_cpu(arguments: &[&str]) -> Report {
+    let waits =
+        |service: &ServiceReport| service.time.work.iter().any(|row| row.state == "run-queue" && row.share > 0.2);
+    let mut report = parshall(arguments).report();
+    for _ in 0..5 {
+        if !report.services.iter().any(waits) {
+            break;
+        }
+        report = parshall(arguments).report();
+    }
+    report
+}
+
 #[test]
 fn a_process_in_other_namespaces() {
     let what = "subjects in other pid and network namespaces";
@@ -96,7 +110,7 @@ fn a_process_in_other_namespaces() {
     for pids in [&[server][..], &[client], &[server, client]] {
         let named: Vec<String> = pids.iter().flat_map(|pid| ["--pid".to_owned(), pid.to_string()]).collect();
         let named: Vec<&str> = named.iter().map(String::as_str).collect();
-        let report = parshall(&[&["attach", "--for", "1s", "--format", "json"], &named[..]].concat()).report();
+        let report = report_with_cpu(&[&["attach", "--for", "1s", "--format", "json"], &named[..]].concat());
         assert_eq!(verdict(&report), CAUSE, "{pids:?}: {report:#?}");
         assert_eq!(report.subject.pids, pids, "as this host numbers them");
     }
@@ -104,7 +118,7 @@ fn a_process_in_other_namespaces() {
     let by_port = ["attach", "--port", &port, "--for", "1s", "--format", "json"];
     let elsewhere = parshall(&by_port);
     assert!(elsewhere.error_and_hint().1.contains("--netns"), "{elsewhere:?}");
-    let report = parshall(&[&by_port[..], &["--netns", "all"]].concat()).report();
+    let report = report_with_cpu(&[&by_port[..], &["--netns", "all"]].concat());
     assert_eq!(verdict(&report), CAUSE, "by port: {report:#?}");
 }
 

@@ -17,10 +17,7 @@ fn run(args: &[&str]) -> Done {
 
 /// The time for which loads run.
 const SHORT: &str = "500ms";
-
-fn load(args: &[&str]) -> serde_json::Value {
-    load_for(SHORT, args)
-}
+const LONG: &str = "10s";
 
 fn load_for(time: &str, args: &[&str]) -> serde_json::Value {
     let done = run(&[&["load"], args, &["--for", time, "--format", "json"]].concat());
@@ -28,8 +25,15 @@ fn load_for(time: &str, args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&done.stdout).expect("one JSON document")
 }
 
+/// A figure of a load, and that of a longer run where a short one does not reach `more_than`: other programs may have had the CPUs for all
+/// of its time.
+fn figure(args: &[&str], name: &str, more_than: f64) -> f64 {
+    let figure = |time| load_for(time, args)[name].as_f64().expect("a figure");
+    Some(figure(SHORT)).filter(|short| *short > more_than).unwrap_or_else(|| figure(LONG))
+}
+
 fn rate(args: &[&str]) -> f64 {
-    load(args)["rate_per_s"].as_f64().expect("a rate")
+    figure(args, "rate_per_s", 0.0)
 }
 
 #[test]
@@ -38,7 +42,7 @@ fn small_writes_stall_and_both_fixes_help_several_times_over() {
     let stalled = rate(&["rpc-echo", "--clients", "4"]);
     assert!(stalled > 0.0 && stalled <= 110.0, "about 25 requests/s per client: {stalled}");
     for remedy in ["--nodelay", "--together"] {
-        let healed = rate(&["rpc-echo", "--clients", "4", remedy]);
+        let healed = figure(&["rpc-echo", "--clients", "4", remedy], "rate_per_s", 5.0 * stalled);
         // It is a thousandfold on an idle machine.
         assert!(healed > 5.0 * stalled, "{remedy}: {stalled} -> {healed}");
     }
@@ -62,8 +66,9 @@ fn pacing_keeps_the_rate() {
 #[test]
 fn think_time_and_work_limit_the_rate() {
     let _alone = alone();
-    let thinking = load(&["rpc-echo", "--nodelay", "--clients", "2", "--think-ms", "20"]);
-    let p50_us = thinking["latency"]["p50_us"].as_f64().expect("a latency");
+    let thinking = ["rpc-echo", "--nodelay", "--clients", "2", "--think-ms", "20"];
+    let p50_us = |time| load_for(time, &thinking)["latency"]["p50_us"].as_f64();
+    let p50_us = p50_us(SHORT).or_else(|| p50_us(LONG)).expect("a latency");
     assert!(p50_us >= 20_000.0, "{p50_us}");
     let burning = rate(&["rpc-echo", "--nodelay", "--clients", "4", "--burn-ms", "5"]);
     // About 200/s: the work was calibrated on a CPU that may have been slower at that time. Without it, tens of thousands.
@@ -77,21 +82,20 @@ fn a_cork_holds_each_request_for_200_ms() {
         let rate = rate(&["stream", "--request-reply", "--write-bytes", "200", held]);
         assert!(rate < 6.0, "{held}: {rate}");
     }
-    assert!(rate(&["stream", "--request-reply", "--write-bytes", "200"]) > 30.0);
+    assert!(figure(&["stream", "--request-reply", "--write-bytes", "200"], "rate_per_s", 30.0) > 30.0);
 }
 
 #[test]
 fn pauses_limit_the_stream() {
     let _alone = alone();
-    let bytes = |args: &[&str]| load(args)["bytes_per_s"].as_f64().expect("bytes");
-    let paused = bytes(&["stream", "--write-bytes", "20000", "--write-pause-ms", "20"]);
+    let paused = figure(&["stream", "--write-bytes", "20000", "--write-pause-ms", "20"], "bytes_per_s", 0.0);
     assert!(paused > 0.0 && paused <= 1.1e6, "{paused}");
-    assert!(bytes(&["stream"]) > 5.0 * paused);
+    assert!(figure(&["stream"], "bytes_per_s", 5.0 * paused) > 5.0 * paused);
 }
 
 /// Short runs of a generator, both ends as two processes.
-fn generate(args: &[&str]) -> serde_json::Value {
-    load(&[args, &["--warm-up", "200ms"]].concat())
+fn generate(time: &str, args: &[&str]) -> serde_json::Value {
+    load_for(time, &[args, &["--warm-up", "200ms"]].concat())
 }
 
 fn number(value: &serde_json::Value, pointer: &str) -> f64 {
@@ -114,7 +118,8 @@ fn generators_measure_both_ends() {
         &["udp-packets"],
         &["udp-packets", "--single", "--packet-bytes", "64"],
     ] {
-        let result = generate(args);
+        let short = Some(generate(SHORT, args)).filter(|result| number(result, "/requests") > 0.0);
+        let result = short.unwrap_or_else(|| generate(LONG, args));
         assert_eq!(result["errors"].as_u64(), Some(0), "{args:?}: {result}");
         // The window begins behind the warm-up.
         assert!(number(&result, "/seconds") > 0.0, "{args:?}: {result}");
@@ -144,7 +149,7 @@ fn an_open_loop_keeps_its_schedule() {
         &["udp-packets", "--rate", "500"],
         &["burst", "--burst", "50", "--every", "100ms"],
     ] {
-        let result = generate(args);
+        let result = generate(SHORT, args);
         assert_eq!(number(&result, "/offered_per_s").round(), 500.0, "{args:?}");
         // A request that was due in the window counts whenever it was sent, so a busy host changes nothing about it.
         let due = result.pointer("/latency/count").unwrap_or(&result["requests"]).as_f64().expect("a count");

@@ -177,20 +177,23 @@ pub fn at_once_with_all_engines(layout: Layout, check: impl Fn(&[Host; 2]) + Syn
     });
 }
 
+/// A stream moves within this even where each packet waits for other programs that use the CPUs.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Sends a stream of known bytes from one host to the other, in which nothing may change.
 pub fn stream(hosts: &[Host; 2], from: usize, port: u16, bytes: usize) {
     let address = inside(2 - from as u8, port);
     let sent: Vec<u8> = (0..bytes).map(|n| (n * 31 % 253) as u8).collect();
     let listener = bind(&hosts[1 - from], || TcpListener::bind(address));
-    let mut sender = hosts[from].ns.run(|| TcpStream::connect_timeout(&address, Duration::from_secs(10))).unwrap();
-    sender.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut sender = hosts[from].ns.run(|| TcpStream::connect_timeout(&address, STREAM_TIMEOUT)).unwrap();
+    sender.set_write_timeout(Some(STREAM_TIMEOUT)).unwrap();
     let received = std::thread::scope(|scope| {
         let sending = scope.spawn(|| {
             sender.write_all(&sent).unwrap();
             drop(sender);
         });
         let (mut receiver, _) = listener.accept().unwrap();
-        receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        receiver.set_read_timeout(Some(STREAM_TIMEOUT)).unwrap();
         let mut received = Vec::new();
         receiver.read_to_end(&mut received).unwrap();
         sending.join().unwrap();

@@ -174,9 +174,10 @@ pub(super) mod tests {
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a profile is being taken.
-    pub fn is_busy() -> bool {
-        BUSY.load(Ordering::Acquire)
+    /// As while a profile is taken, until what it returns is dropped.
+    pub fn busy() -> impl Drop {
+        BUSY.store(true, Ordering::Release);
+        Free
     }
 
     #[inline(never)]
