@@ -1,7 +1,7 @@
 //! Lanes of sockets: the times in which a flow moved nothing.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall, FlowState};
+use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall, FlowState, Release};
 
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
@@ -20,8 +20,7 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     for (id, mut stalls) in by_flow {
         stalls.stable_sort_by_key(|stall| stall.begin_ns);
         let record = records.get(&id);
-        let asks = record.is_some_and(|flow| !serves(flow));
-        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, asks, texts)).collect();
+        let spans: Vec<(Span, u32)> = stalls.iter().map(|stall| span(stall, record.copied(), texts)).collect();
         let name = record.map_or_else(|| format!("socket {id}"), |f| format!("{} → {}", f.local, f.remote));
         lanes.push(Draft { of: Of::Socket(id), group: "sockets".to_owned(), name, spans });
     }
@@ -29,8 +28,19 @@ pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
     lanes
 }
 
-/// With what lay in the socket at its end. `asks`: it is the end that opened the connection.
-fn span(stall: &FlowStall, asks: bool, texts: &mut Texts) -> (Span, u32) {
+/// The state, in the words of who waits in it: the end that asked, or the one that reads a stream.
+fn state(stall: &FlowStall, flow: Option<&FlowRecord>) -> State {
+    match (stall.state, flow) {
+        (FlowState::IdleAfterSend, Some(flow)) if stall.release == Release::AppSend && flow.calls.recvs == 0 => {
+            State::Supply
+        }
+        (FlowState::IdleAfterSend, Some(flow)) if !serves(flow) => State::Reply,
+        (state, _) => State::Flow(state),
+    }
+}
+
+/// With what lay in the socket at its end.
+fn span(stall: &FlowStall, flow: Option<&FlowRecord>, texts: &mut Texts) -> (Span, u32) {
     let held = [
         (stall.unsent_bytes > 0).then(|| format!("{} unsent", bytes(f64::from(stall.unsent_bytes)))),
         (stall.packets_out > 0)
@@ -39,7 +49,5 @@ fn span(stall: &FlowStall, asks: bool, texts: &mut Texts) -> (Span, u32) {
     ];
     let text = texts.id(held.into_iter().flatten().collect::<Vec<_>>().join(", "));
     let end_ns = stall.begin_ns.saturating_add(stall.ns);
-    let is_asked = asks && stall.state == FlowState::IdleAfterSend;
-    let state = if is_asked { State::Reply } else { State::Flow(stall.state) };
-    (Span { begin_ns: stall.begin_ns, end_ns, state, text, ended_by: None, stack: None }, stall.tid)
+    (Span { begin_ns: stall.begin_ns, end_ns, state: state(stall, flow), text, ended_by: None, stack: None }, stall.tid)
 }

@@ -70,6 +70,8 @@ pub enum State {
     LogLine,
     /// A socket that opened its connection had sent, and nothing came back yet.
     Reply,
+    /// A socket of a stream had sent all that its application gave it, until the application gave it more.
+    Supply,
     /// A socket moved nothing, in this state.
     Flow(FlowState),
 }
@@ -122,6 +124,7 @@ impl State {
             State::UringOpen,
             State::LogLine,
             State::Reply,
+            State::Supply,
         ];
         of_others.into_iter().chain(FlowState::ALL.map(State::Flow)).collect()
     }
@@ -172,6 +175,7 @@ impl State {
             State::UringOpen => ("uring-open", "outstanding at io_uring", Tone::Quiet),
             State::LogLine => ("log-line", "writes", Tone::Busy),
             State::Reply => ("reply", "waits for a reply", Tone::Blocked),
+            State::Supply => ("supply", "waits for its application's data", Tone::Blocked),
             State::Flow(state) => of_flow(state),
         }
     }

@@ -109,6 +109,20 @@ fn the_end_that_asked_waits_for_its_reply_and_the_other_one_rests() {
 }
 
 #[test]
+fn a_stream_waits_for_its_application_and_a_server_between_two_pushes_rests() {
+    let state = |recvs| {
+        let flow =
+            FlowBuilder::new(1, Role::Server).stall(10 * MS, 40 * MS, FlowState::IdleAfterSend, Release::AppSend);
+        let mut flow = flow.fill();
+        flow.record.calls.recvs = recvs;
+        let trace = trace(&capture(vec![flow], Vec::new()));
+        trace.lanes[0].spans.iter().find(|span| span.ns() == 40 * MS).expect("a span").state
+    };
+    assert_eq!(state(0), State::Supply);
+    assert_eq!(state(5), State::Flow(FlowState::IdleAfterSend));
+}
+
+#[test]
 fn lanes_of_one_name_are_numbered() {
     let flow = |id| FlowBuilder::new(id, Role::Client).stall(0, 40 * MS, FlowState::Cwnd, Release::RxAck).fill();
     let mut capture = capture(vec![flow(1), flow(2)], Vec::new());
