@@ -64,6 +64,10 @@ impl Stop for Until {
     fn subject_gone(&self) -> bool {
         !self.watched.is_empty() && !self.watched.iter().any(subject::alive)
     }
+
+    fn may_begin_again(&self) -> bool {
+        true
+    }
 }
 
 /// One window on the subject, until `options` end it, its last process exits, or the user interrupts. Returns the background, if the
@@ -188,6 +192,12 @@ impl Session {
             return Ok(Err(error));
         }
         window.watch(limit, stop, &mut Progress::new(self.options.progress, limit))?;
+        if window.begins_again() {
+            tracing::debug!("the window begins anew");
+            drop((window, around.finish()));
+            self.attach_time = attach_time;
+            return self.attempt(limit, stop, on_begin);
+        }
         announce(phases.as_ref(), Phase::Finishing);
         let readings = around.finish();
         let seen = window.end()?;

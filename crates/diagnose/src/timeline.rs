@@ -127,6 +127,17 @@ impl Events {
         self.requests.slice_ended(at);
     }
 
+    /// Receives by splice() were not seen until now: what was sent on a connection of which no receive was seen may be about them, so it is
+    /// left out, or a service would look like a stream. Of a stream its first part is missing then. A client's first request stays.
+    pub fn forget_unread(&mut self) {
+        let (datagrams, served) = (&self.datagram_sockets, &self.served);
+        self.calls.retain(|id, calls| {
+            let count = |op| calls.iter().filter(|call| call.op == op).count();
+            let sent_min = if served.contains(id) { 1 } else { 2 };
+            datagrams.contains_key(id) || count(Op::Receive) > 0 || count(Op::Send) < sent_min
+        });
+    }
+
     /// A thread was off the CPU.
     pub fn take_off_cpu(&mut self, wire: &OffCpuWire) {
         self.arrived += 1;

@@ -25,6 +25,11 @@ pub trait Attached {
 pub trait Window {
     /// Observes until `limit` has passed since the begin, the subject is gone, or the user stops it.
     fn watch(&mut self, limit: Duration, stop: &dyn Stop, progress: &mut Progress) -> Result<()>;
+    /// Whether it has seen what the subject needs to be observed by, and had not from its begin on: a new window sees all of it.
+    /// Only where `stop` allows it.
+    fn begins_again(&self) -> bool {
+        false
+    }
     /// The evidence of the window, which must have been watched.
     fn end(self: Box<Self>) -> Result<Seen>;
 }
@@ -35,6 +40,10 @@ pub trait Stop {
     fn requested(&self) -> bool;
     /// Whether no process of the subject is left.
     fn subject_gone(&self) -> bool;
+    /// Whether a window may begin anew: the begin of a command is seen but once.
+    fn may_begin_again(&self) -> bool {
+        false
+    }
 }
 
 /// A bar on stderr while a window runs.

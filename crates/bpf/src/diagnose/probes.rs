@@ -337,13 +337,16 @@ impl Probes {
     }
 
     /// Attaches what the subject was seen to need since the slice began: datagrams and splice() cost the whole host more than they
-    /// are worth where nobody uses them. Does nothing between slices.
-    pub fn attach_needed(&mut self) -> Result<(), Error> {
-        if self.in_slice() {
-            let links = self.programs.attach_needed()?;
-            self.add_slice_links(links);
+    /// are worth where nobody uses them. Does nothing between slices. Returns whether what is received by splice() is seen from now on,
+    /// and was not since the slice began.
+    pub fn attach_needed(&mut self) -> Result<bool, Error> {
+        if !self.in_slice() {
+            return Ok(false);
         }
-        Ok(())
+        let splice = self.programs.needed.get().splice;
+        let links = self.programs.attach_needed()?;
+        self.add_slice_links(links);
+        Ok(!splice && self.programs.needed.get().splice)
     }
 
     /// Adds a process to the subject. The next [`Probes::owners`] and [`Probes::threads`] find its sockets and threads.

@@ -112,6 +112,7 @@ struct Window<'a> {
     unsampled_cpus: usize,
     /// Processes whose interpreter the probes could not be told of.
     uninterpreted: u32,
+    begins_again: bool,
 }
 
 impl Attached for Session {
@@ -165,6 +166,7 @@ impl Attached for Session {
             meter,
             unsampled_cpus,
             uninterpreted: 0,
+            begins_again: false,
         }))
     }
 }
@@ -190,7 +192,15 @@ impl window::Window for Window<'_> {
                     break;
                 }
             }
-            self.probes.attach_needed()?;
+            if self.probes.attach_needed()? {
+                // On a busy host this can take as long as a window.
+                if stop.may_begin_again() {
+                    self.begins_again = true;
+                    break;
+                }
+                self.drain(&mut events);
+                self.timeline.forget_unread();
+            }
             self.follow(now)?;
             if now < plan.due_at() {
                 continue;
@@ -204,6 +214,10 @@ impl window::Window for Window<'_> {
         }
         tracing::debug!("the window has ended");
         self.close(&mut events)
+    }
+
+    fn begins_again(&self) -> bool {
+        self.begins_again
     }
 
     fn end(self: Box<Self>) -> anyhow::Result<Seen> {

@@ -98,6 +98,31 @@ fn finish(events: Events, flows: &[FlowRecord], stalls: &[ThreadStall]) -> Timel
 }
 
 #[test]
+fn what_was_sent_before_receives_by_splice_were_seen_is_left_out() {
+    let sockets = [
+        (1, Role::Server, &[OP_SEND, OP_SEND][..], false),
+        (2, Role::Client, &[OP_SEND, OP_SEND], false),
+        (3, Role::Client, &[OP_SEND], true),
+        (4, Role::Server, &[OP_RECEIVE, OP_SEND], true),
+        (5, Role::Server, &[OP_ACCEPT], true),
+    ];
+    let mut events = Events::default();
+    events.know_served([1, 4]);
+    for (id, _, ops, _) in sockets {
+        ops.iter().for_each(|op| events.take_call(&call(id, *op, 10, 20)));
+    }
+    events.take_datagram(&datagram(6, OP_SEND, (5000, 53), 127, 0));
+    events.forget_unread();
+    let flows = sockets.map(|(id, role, ..)| flow(id, 80 + id as u16, 5000 + id as u16, role, 0));
+    let timeline = finish(events, &flows, &[]);
+    for (id, _, ops, stays) in sockets {
+        let calls = timeline.calls.get(&id).map_or(0, Vec::len);
+        assert_eq!(calls, if stays { ops.len() } else { 0 }, "socket {id}");
+    }
+    assert_eq!(timeline.calls[&6].len(), 1, "a datagram");
+}
+
+#[test]
 fn times_off_the_cpu_are_in_order_and_have_their_stacks() {
     let mut events = Events::default();
     events.take_off_cpu(&off(51, 200, 250, 260));
