@@ -11,7 +11,7 @@ use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall, Timeline};
 use parshall_evidence::{FlowId, Service};
 
 use super::connection::Request;
-use super::messages::{Messages, Part};
+use super::messages::{self, Messages, Part};
 
 /// A sign of life has room for no number and no content.
 const BYTES_MAX: u32 = 2;
@@ -99,6 +99,8 @@ const REGULAR: f64 = 0.1;
 const UNLIKE: f64 = 0.3;
 /// Connections that show whether these times differ from one to the next.
 const CONNECTIONS_MIN: usize = 3;
+/// Fewer that cross do so by chance.
+const CROSSED_MIN: usize = 3;
 
 /// What both ends of a connection send, at intervals of their own as far as can be seen.
 struct Beats {
@@ -109,6 +111,8 @@ struct Beats {
     after_ns: (u64, u64),
     /// Of one end no more than two were seen, as far apart as those of the other one.
     few: bool,
+    /// How often the client sent its own before it had read the one of the service that was under way or lay unread.
+    crossed: usize,
 }
 
 /// Takes the requests of connections away on which both ends send signs of life only. `found` are the requests by served socket.
@@ -117,23 +121,28 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
     for (id, requests) in found.iter().filter(|(_, requests)| !requests.is_empty()) {
         let (Some(socket), Some(calls)) = (timeline.sockets.get(id), timeline.calls.get(id)) else { continue };
         if !socket.udp && requests.len() >= BEATS_MIN - 1 {
-            services.entry(socket.service()).or_default().extend(beats(*id, calls));
+            let client = socket.other_end.and_then(|id| timeline.calls.get(&id)).map_or(&[][..], Vec::as_slice);
+            services.entry(socket.service()).or_default().extend(beats(*id, calls, client));
         }
     }
     for all in services.values() {
-        for one in all.iter().filter(|one| one.is_by_itself() || one.differs_from(all)) {
+        for one in all.iter().filter(|one| one.is_by_itself() || one.differs_from(all) || one.crosses_in(all)) {
             found.insert(one.id, Vec::new());
         }
     }
 }
 
 /// The short messages of one length for each end, each of them sent as by a timer; None where there is anything else.
-fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
+fn beats(id: FlowId, calls: &[SocketCall], client: &[SocketCall]) -> Option<Beats> {
     let of = |op: Op| calls.iter().filter(move |call| call.op == op);
     let one_length = |op: Op| {
         let bytes = of(op).next()?.bytes;
-        of(op).all(|call| call.bytes == bytes && is_free(call)).then_some(bytes)
+        of(op).all(|call| call.bytes == bytes).then_some(bytes)
     };
+    // What is like a message of a protocol in one direction only is none.
+    if messages::protocol(calls, Op::Receive).is_some_and(|protocol| protocol != Protocol::WebSocket) {
+        return None;
+    }
     let bytes = (one_length(Op::Receive)?, one_length(Op::Send)?);
     if bytes.0.max(bytes.1) > SHORT_BYTES {
         return None;
@@ -150,7 +159,18 @@ fn beats(id: FlowId, calls: &[SocketCall]) -> Option<Beats> {
     let next = |at: &u64| sent.get(sent.partition_point(|sent| sent < at)).map(|sent| sent - at);
     let after: Vec<u64> = received.iter().filter_map(next).collect();
     let after_ns = (*after.iter().min()?, *after.iter().max()?);
-    Some(Beats { id, bytes, interval_ns, after_ns, few })
+    Some(Beats { id, bytes, interval_ns, after_ns, few, crossed: crossed(&sent, client) })
+}
+
+/// See [`Beats::crossed`]. `sent` are the times of what the service sent.
+fn crossed(sent: &[u64], client: &[SocketCall]) -> usize {
+    let reads_at: Vec<u64> = client.iter().filter(|call| call.op == Op::Receive).map(|call| call.at_ns).collect();
+    let is_unread = |at: u64| {
+        let Some(last) = sent[..sent.partition_point(|sent| *sent <= at)].last() else { return false };
+        let read = reads_at.get(reads_at.partition_point(|read| read < last));
+        read.is_some_and(|read| *read > at && read - last < APART_NS)
+    };
+    client.iter().filter(|call| call.op == Op::Send && is_unread(call.since_ns)).count()
 }
 
 /// Signs of life of a protocol whose messages have a checksum or are encrypted are no longer.
@@ -243,11 +263,21 @@ impl Beats {
         !self.few && (self.after_ns.1 - self.after_ns.0) as f64 >= UNLIKE * self.interval_ns as f64
     }
 
+    /// Those of the same kind, this one too.
+    fn alike<'a>(&self, all: &'a [Beats]) -> impl Iterator<Item = &'a Beats> {
+        let (bytes, interval_ns) = (self.bytes, self.interval_ns);
+        all.iter().filter(move |one| one.bytes == bytes && one.interval_ns.abs_diff(interval_ns) < APART_NS)
+    }
+
+    /// Clients do not wait for what the service sends: those that ask again after each reply have read it before. A client whose own timer
+    /// asks crosses a reply by chance only.
+    fn crosses_in(&self, all: &[Beats]) -> bool {
+        self.alike(all).map(|one| one.crossed).sum::<usize>() >= CROSSED_MIN
+    }
+
     /// A service takes as long for the same request from one client as from another one. Two timers that began at different times do not.
     fn differs_from(&self, all: &[Beats]) -> bool {
-        let same =
-            all.iter().filter(|one| one.bytes == self.bytes && one.interval_ns.abs_diff(self.interval_ns) < APART_NS);
-        let after: Vec<u64> = same.map(|one| one.after_ns.0).collect();
+        let after: Vec<u64> = self.alike(all).map(|one| one.after_ns.0).collect();
         let (Some(least), Some(most)) = (after.iter().min(), after.iter().max()) else { return false };
         after.len() >= CONNECTIONS_MIN && (most - least) as f64 >= UNLIKE * self.interval_ns as f64
     }
@@ -259,7 +289,7 @@ mod tests {
 
     use super::*;
     use crate::critical_path::services;
-    use crate::testkit::timeline::{Script, served_socket};
+    use crate::testkit::timeline::{Script, client_socket, served_socket};
 
     /// Connections of a process with one thread: each client sends `bytes.0` every `every_ms.0` from its own begin on, and the service
     /// `bytes.1` every `every_ms.1`, `after` that of the n-th client.
@@ -302,6 +332,40 @@ mod tests {
         assert_eq!(requests((8, 80), (1000, 1000), |n, _| 150 + 190 * n), 25);
         // A client that asks again and again.
         assert_eq!(requests((8, 8), (50, 50), |n, _| 5 + 9 * n), 25);
+    }
+
+    /// Of five connections whose ends send 8 bytes each second, the client `before_us` microseconds before it reads the service's.
+    fn requests_crossing(before_us: u64) -> u64 {
+        let mut script = Script::new();
+        for n in 1..=5 {
+            let socket = Socket { other_end: Some(n + 10), ..served_socket(7000) };
+            let client = Socket { other_end: Some(n), ..client_socket(7000) };
+            script = script.socket(n, socket, 101).socket(n + 10, client, 201);
+            for beat in 1..5 {
+                let at = (beat * 1000 + n) * MS;
+                let read = at + 200_000;
+                let asked = read + 50_000 - before_us * 1000;
+                script = script.sends(101, n, at).receives(201, n + 10, at + 20_000, read).sends(201, n + 10, asked);
+                script = script.receives(101, n, asked + 20_000, at + 400_000);
+            }
+        }
+        for call in script.timeline.calls.values_mut().flatten() {
+            call.bytes = 8;
+            // The empty frame of AMQP, which is like the begin of a message of Kafka.
+            let looks = Frame { protocol: Protocol::Kafka, kind: 0, flags: 0, length: 12, stream: 1 << 25 };
+            call.frame = (call.tid == 101 && call.op == Op::Send).then_some(looks);
+        }
+        script.timeline.calls.values_mut().for_each(|calls| calls.sort_by_key(|call| call.at_ns));
+        script.timeline.slices = vec![(0, 10_000 * MS)];
+        let served = services(&script.timeline).into_iter().filter(|service| !service.outbound);
+        served.map(|service| service.requests + service.unanswered).sum()
+    }
+
+    #[test]
+    fn ends_that_send_before_they_have_read_do_not_answer() {
+        assert_eq!(requests_crossing(100), 0);
+        // Clients that ask again as soon as they have their reply.
+        assert!(requests_crossing(0) >= 15);
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn of_one_protocol(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Mes
 }
 
 /// The protocol that messages of both directions have, if nearly all that are known have it.
-fn protocol(calls: &[SocketCall], asks: Op) -> Option<Protocol> {
+pub(super) fn protocol(calls: &[SocketCall], asks: Op) -> Option<Protocol> {
     let framed = || calls.iter().filter(|c| c.op != Op::Accept).filter_map(|c| Some((c.op == asks, c.frame?)));
     let first = |asking: bool| framed().find(|(asks, _)| *asks == asking).map(|(_, frame)| frame.protocol);
     let protocol = first(true).filter(|protocol| first(false) == Some(*protocol))?;
