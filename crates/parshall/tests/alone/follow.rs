@@ -98,13 +98,11 @@ fn a_connection_that_is_opened_within_the_window() {
     }
     let chain = Chain::start(&["late"], 61);
     chain.load();
-    let capture = observe(&["--pid", &chain.pids[0].to_string()]);
-    let late: Vec<&Followed> = capture.followed.iter().filter(|followed| followed.since_ns > 0).collect();
-    assert!(
-        late.iter().any(|late| late.reason == FollowReason::TcpServer && late.depth == 1),
-        "{:?}",
-        capture.followed
-    );
+    let pid = chain.pids[0].to_string();
+    let is_late = |one: &Followed| one.since_ns > 0 && one.reason == FollowReason::TcpServer && one.depth == 1;
+    // It opens one each second, unless others have the CPUs.
+    let found = (0..5).any(|_| observe(&["--pid", &pid]).followed.iter().any(is_late));
+    assert!(found, "none was opened late");
 }
 
 #[test]

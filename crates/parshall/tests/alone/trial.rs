@@ -145,8 +145,12 @@ fn affinity_and_nice_of_threads_are_restored() {
     if cpus_before[0].len() > 1 {
         let trial = start(&["affinity=0", "--port", &port]);
         until("the affinity is set", || cpus().iter().all(|cpus| cpus == &[0]));
+        let guardians = trial.children();
         trial.signal("-KILL");
         until("the affinity is restored", || cpus() == cpus_before);
+        // Until then, another trial is refused. What has ended and was not waited for has no command line.
+        let runs = |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+        until("its guardian has ended", || !guardians.iter().any(runs));
     }
     let trial = start(&["nice=5", "--port", &port]);
     until("the nice value is set", || nice().iter().all(|&nice| nice == 5));

