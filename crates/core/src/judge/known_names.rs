@@ -14,9 +14,9 @@ pub const COLLECTORS: [&str; 10] = [
     ".NET Server GC",
     ".NET BGC",
 ];
-/// Functions of garbage collectors in the threads that compute: of GHC, V8, CPython, Ruby, OCaml, Erlang, PHP and .NET. The samples of a
+/// Functions of garbage collectors in the threads that compute: of GHC, V8, CPython, Ruby, OCaml, Erlang, PHP, .NET and SBCL. The samples of a
 /// stack may have no more than one frame of a runtime, so each of the functions that work is here.
-pub const COLLECTING: [&str; 19] = [
+pub const COLLECTING: [&str; 23] = [
     "GarbageCollect",
     "scavenge_",
     "evacuate",
@@ -36,6 +36,10 @@ pub const COLLECTING: [&str; 19] = [
     "zend_gc_collect_cycles",
     "WKS::gc_heap::",
     "SVR::gc_heap::",
+    "heap_scavenge",
+    "descriptors_scavenge",
+    "copy_potential_large_object",
+    "sweep_immobile_space",
 ];
 /// Programs that run a language of their own, by their whole name.
 pub const RUNTIMES: [&str; 4] = ["java", "node", "nodejs", "dotnet"];
