@@ -52,6 +52,8 @@ const DRAINS_MAX: usize = 256;
 const SHORT_LIFE_NS: u64 = 100_000_000;
 /// The time between two checks of the host's idle time and of whether the subject still lives.
 const CHECK_NS: u64 = 100_000_000;
+/// A window that has lasted longer goes on: what it has seen is worth more than what it has not.
+const BEGINS_AGAIN_NS: u64 = 3_000_000_000;
 
 /// The rung.
 pub struct Btf;
@@ -194,7 +196,7 @@ impl window::Window for Window<'_> {
             }
             if self.probes.attach_needed()? {
                 // On a busy host this can take as long as a window.
-                if stop.may_begin_again() {
+                if stop.may_begin_again() && monotonic_ns() - self.begin < BEGINS_AGAIN_NS {
                     self.begins_again = true;
                     break;
                 }
