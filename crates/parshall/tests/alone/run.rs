@@ -199,11 +199,17 @@ fn the_command_gets_its_arguments_and_stdin_unchanged() {
 
 #[test]
 fn the_window_may_be_shorter_than_the_command() {
-    let (done, report) = report(&["--for", "500ms", "--exit-code"], &sh("sleep 3; echo the end; exit 4"));
-    assert_eq!((done.code, report.command.map(|command| command.end)), (Some(4), Some(CommandEnd::Running)));
-    assert!(report.window_s > 0.4 && report.window_s < done.took.as_secs_f64(), "{}", report.window_s);
-    // parshall stays in the foreground until the command has ended.
-    assert!(done.took > Duration::from_secs(3) && done.stdout.contains("the end"), "{done:?}");
+    let run = |seconds: u64| {
+        let command = sh(&format!("sleep {seconds}; echo the end; exit 4"));
+        let (done, report) = report(&["--for", "500ms", "--exit-code"], &command);
+        assert!(report.window_s > 0.4 && report.window_s < done.took.as_secs_f64(), "{}", report.window_s);
+        // parshall stays in the foreground until the command has ended.
+        assert!(done.took > Duration::from_secs(seconds) && done.stdout.contains("the end"), "{done:?}");
+        (done.code, report.command.map(|command| command.end))
+    };
+    let running = (Some(4), Some(CommandEnd::Running));
+    // A window lasts longer where others have the CPUs.
+    assert!(run(3) == running || run(30) == running, "the command had ended");
 }
 
 #[test]
