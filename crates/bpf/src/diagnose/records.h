@@ -143,7 +143,7 @@ struct flow {
 	u8 has_head;
 	u8 unknown_calls; /* that were looked at within the slice; FRAMES_SEEN once one had a frame */
 	u8 opener;        /* this end was seen to open the connection */
-	u8 closed_in;     /* the state in which its process closed it, where something was left to send, else 0 */
+	u8 closed_in;     /* the last seen since its process closed it with something left to send, else 0 */
 	struct calls calls;
 	u64 ns[FS_N * RL_N];
 	u32 count[FS_N * RL_N];

@@ -4,7 +4,9 @@
 //! The holder of a lock looks alike: it wakes who waits when it lets the lock go, also at the request of a client that had let it wait. What
 //! tells them apart: a holder took the lock with an earlier request of the same connection, which woke nobody, and waits for the lock
 //! of others at times.
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use parshall_evidence::timeline::{OffCpu, Op, Waker};
 use parshall_evidence::{FlowId, HopKind};
@@ -76,12 +78,7 @@ impl Index<'_> {
     }
 
     pub(super) fn wakes_with_each(&self, socket: FlowId) -> bool {
-        let known = self.habits.borrow().wakes_with_each.get(&socket).copied();
-        known.unwrap_or_else(|| {
-            let wakes = self.is_waking(socket);
-            self.habits.borrow_mut().wakes_with_each.insert(socket, wakes);
-            wakes
-        })
+        known_or(&self.habits.wakes_with_each, socket, || self.is_waking(socket))
     }
 
     fn is_waking(&self, socket: FlowId) -> bool {
@@ -104,12 +101,7 @@ impl Index<'_> {
 
     /// Whether a thread that has a request sleeps at times until another one wakes it.
     pub(super) fn waits_for_others(&self, tid: u32) -> bool {
-        let known = self.habits.borrow().waits_for_others.get(&tid).copied();
-        known.unwrap_or_else(|| {
-            let waits = self.is_woken_at_work(tid);
-            self.habits.borrow_mut().waits_for_others.insert(tid, waits);
-            waits
-        })
+        known_or(&self.habits.waits_for_others, tid, || self.is_woken_at_work(tid))
     }
 
     fn is_woken_at_work(&self, tid: u32) -> bool {
@@ -122,6 +114,16 @@ impl Index<'_> {
         };
         offs.iter().find(waits).inspect(|off| self.note(off)).is_some()
     }
+}
+
+/// What is known of `key`, or is found out now and known from now on.
+fn known_or<K: Copy + Eq + Hash>(known: &RefCell<HashMap<K, bool>>, key: K, find: impl FnOnce() -> bool) -> bool {
+    let before = known.borrow().get(&key).copied();
+    before.unwrap_or_else(|| {
+        let found = find();
+        known.borrow_mut().insert(key, found);
+        found
+    })
 }
 
 impl Walk<'_> {

@@ -100,9 +100,9 @@ pub struct EndedSleep {
 #[derive(Debug, Default)]
 pub struct Habits {
     /// See [`Index::waits_for_others`].
-    pub waits_for_others: HashMap<u32, bool>,
+    pub waits_for_others: RefCell<HashMap<u32, bool>>,
     /// See [`Index::wakes_with_each`].
-    pub wakes_with_each: HashMap<FlowId, bool>,
+    pub wakes_with_each: RefCell<HashMap<FlowId, bool>>,
 }
 
 /// A timeline and what is derived from it once.
@@ -136,7 +136,7 @@ pub struct Index<'a> {
     pub(super) local_wakes: HashMap<u32, Vec<(u64, u32)>>,
     /// By thread, the sleeps that it ended of others that had a request, in order.
     pub(super) ended_sleeps: HashMap<u32, Vec<EndedSleep>>,
-    pub(super) habits: RefCell<Habits>,
+    pub(super) habits: Habits,
     /// By thread, from when to when it had a request to answer, in order.
     at_work: HashMap<u32, Vec<(u64, u64)>>,
     /// By process, when it answered requests, and on which socket.
@@ -206,7 +206,7 @@ impl<'a> Index<'a> {
             sleepers: HashMap::new(),
             local_wakes: HashMap::new(),
             ended_sleeps: HashMap::new(),
-            habits: RefCell::default(),
+            habits: Habits::default(),
             at_work: HashMap::new(),
             answers: HashMap::new(),
             limits: HashMap::new(),

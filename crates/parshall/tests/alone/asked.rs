@@ -19,16 +19,9 @@ pub fn observe(mode: &str) -> Option<Report> {
     ready().then(|| observe_with(mode, 0).0)
 }
 
-/// The same, again while what others on the host do shows in it, and six times at most: the last one.
+/// The same, again while what others on the host do shows in it.
 fn observe_while(mode: &str, disturbed: impl Fn(&Report) -> bool) -> Option<Report> {
-    let mut report = observe(mode)?;
-    for _ in 1..6 {
-        if !disturbed(&report) {
-            break;
-        }
-        report = observe(mode)?;
-    }
-    Some(report)
+    common::again_while(|| observe(mode), |report| report.as_ref().is_some_and(&disturbed))
 }
 
 /// The same, not observed in slices, as a busy host is: a wait of a second lies in none of them as a whole.

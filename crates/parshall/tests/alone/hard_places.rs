@@ -80,18 +80,11 @@ fn drop_when_done(mut pair: Pair) {
     pair.client.wait_for_end();
 }
 
-/// The report, once more, and five times at most, where other programs had the CPUs while a request waited for one.
+/// The report, again where other programs had the CPUs while a request waited for one.
 fn report_with_cpu(arguments: &[&str]) -> Report {
     let waits =
         |service: &ServiceReport| service.time.work.iter().any(|row| row.state == "run-queue" && row.share > 0.2);
-    let mut report = parshall(arguments).report();
-    for _ in 0..5 {
-        if !report.services.iter().any(waits) {
-            break;
-        }
-        report = parshall(arguments).report();
-    }
-    report
+    common::again_while(|| parshall(arguments).report(), |report| report.services.iter().any(waits))
 }
 
 #[test]

@@ -425,6 +425,18 @@ pub fn verdict(report: &Report) -> String {
     report.verdict.cause.clone().unwrap_or_else(|| status.as_str().unwrap_or_default().to_owned())
 }
 
+/// What `observe` gives, again while what others on the host do shows in it, and six times at most: the last one.
+pub fn again_while<T>(mut observe: impl FnMut() -> T, disturbed: impl Fn(&T) -> bool) -> T {
+    let mut seen = observe();
+    for _ in 1..6 {
+        if !disturbed(&seen) {
+            break;
+        }
+        seen = observe();
+    }
+    seen
+}
+
 /// Waits until a condition is true. Fails after a minute.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(60);

@@ -96,7 +96,7 @@ mod tests {
         ask(&args, target, &clock, || ()).expect("replies")
     }
 
-    /// The same, for longer where the host is too busy for so many requests.
+    /// The same, for longer where the host is too busy for `requests_min`.
     fn run_for_requests(arguments: &[&str], answers: usize, requests_min: u64) -> Tally {
         let run_for = |seconds| run(arguments, answers, Duration::from_secs(seconds)).0;
         let done = run_for(1);
