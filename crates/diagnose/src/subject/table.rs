@@ -167,6 +167,14 @@ fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row
     Ok(())
 }
 
+/// Sorts what belongs to processes by their age: a server before the workers that it has started. Numbers are used again from the bottom, so
+/// that a worker may have a lower one.
+fn oldest_first<T>(all: &mut [T], pid: impl Fn(&T) -> u32) {
+    if all.len() > 1 {
+        all.sort_by_cached_key(|one| (proc_fs::stat(pid(one)).map_or(u64::MAX, |stat| stat.start_ticks), pid(one)));
+    }
+}
+
 /// The holders of sockets.
 #[derive(Debug, Default)]
 pub struct Holders {
@@ -216,6 +224,7 @@ impl Holders {
             left = left.saturating_sub(sockets.len());
             holders.take(pid, sockets, inodes);
         }
+        holders.by_inode.values_mut().for_each(|held| oldest_first(held, |&(pid, _)| pid));
         holders
     }
 
@@ -246,7 +255,7 @@ impl Holders {
         found
     }
 
-    /// The first holder and its descriptor.
+    /// The first holder, of all on the host the oldest one, and its descriptor.
     pub fn first(&self, inode: u64) -> Option<(u32, i32)> {
         self.by_inode.get(&inode)?.first().copied()
     }
@@ -305,9 +314,11 @@ impl Resolved {
                 *pids.entry(pid).or_default() |= sock.serves();
             }
         }
-        let mut pids: Vec<(bool, u32)> = pids.into_iter().map(|(pid, listens)| (!listens, pid)).collect();
-        pids.sort_unstable();
-        let pids: Vec<u32> = pids.into_iter().map(|(_, pid)| pid).collect();
+        let (mut listening, mut others): (Vec<_>, Vec<_>) = pids.into_iter().partition(|(_, listens)| *listens);
+        for pids in [&mut listening, &mut others] {
+            oldest_first(pids, |&(pid, _)| pid);
+        }
+        let pids: Vec<u32> = listening.into_iter().chain(others).map(|(pid, _)| pid).collect();
         self.add_processes(&pids);
         let unowned = self.sockets.iter().filter(|sock| sock.inode != 0 && sock.pid == 0).count();
         if unowned > 0 && !holders.incomplete {

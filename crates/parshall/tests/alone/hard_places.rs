@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +114,31 @@ fn a_process_in_other_namespaces() {
     assert!(elsewhere.error_and_hint().1.contains("--netns"), "{elsewhere:?}");
     let report = report_with_cpu(&[&by_port[..], &["--netns", "all"]].concat());
     assert_eq!(verdict(&report), CAUSE, "by port: {report:#?}");
+}
+
+#[test]
+fn a_server_comes_before_its_workers_also_where_these_have_lower_numbers() {
+    let (what, last_pid) = ("processes numbered from the bottom again", "/proc/sys/kernel/ns_last_pid");
+    if !has(&["python3", "unshare", "ip", "bash"], what) || !common::root(what) {
+        return;
+    }
+    if !Path::new(last_pid).exists() {
+        return common::skip(what, "this kernel does not let the next number be chosen (CONFIG_CHECKPOINT_RESTORE)");
+    }
+    let server = format!(
+        "import os, signal, socket\n\
+         listener = socket.create_server((\"127.0.0.1\", 0))\n\
+         open(\"{last_pid}\", \"w\").write(\"400\")\n\
+         if os.fork(): print(\"ready\", listener.getsockname()[1], flush=True)\n\
+         signal.pause()"
+    );
+    let script = format!(
+        "ip link set lo up; echo 4000 > {last_pid}; coproc S {{ exec python3 -c '{server}'; }}; \
+         read _ port <&${{S[0]}}; {PARSHALL} attach --port $port --for 500ms --rung procfs --format json"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+    assert_eq!(common::finish(&mut command).report().subject.pids, [4001, 401]);
 }
 
 #[test]

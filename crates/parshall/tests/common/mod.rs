@@ -329,20 +329,25 @@ impl Pair {
     }
 }
 
-/// The children of a process, without `parshall-group`, which reports the signals of a process group to `parshall run`.
+/// The children of a process in the order in which they were started, without `parshall-group`, which reports the signals of a process group
+/// to `parshall run`. A later process may have a lower number: the numbers begin again from the bottom.
 pub fn children(pid: u32) -> Vec<u32> {
-    let parent = |child: u32| -> Option<u32> {
+    // When it was started, if it is a child.
+    let started = |child: u32| -> Option<(u64, u32)> {
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
         if stat.contains("(parshall-group)") {
             return None;
         }
-        stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(1)?.parse().ok()
+        let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ').skip(1);
+        let parent: u32 = fields.next()?.parse().ok()?;
+        let started_ticks = fields.nth(17)?.parse().ok()?;
+        (parent == pid).then_some((started_ticks, child))
     };
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut children: Vec<u32> = pids.filter(|&child| parent(child) == Some(pid)).collect();
+    let mut children: Vec<(u64, u32)> = pids.filter_map(started).collect();
     children.sort_unstable();
-    children
+    children.into_iter().map(|(_, pid)| pid).collect()
 }
 
 /// A new control group. It is removed on drop.
