@@ -30,6 +30,17 @@ impl Index<'_> {
         (serves && before.op != Op::Receive && next.op == Op::Receive).then_some(next.socket)
     }
 
+    /// The served connection whose data ended a sleep over descriptors: they had come when the thread was woken, and it read them in that turn,
+    /// if only after it had done something that another thread had left to it by then.
+    pub fn woken_by_client(&self, off: &OffCpu) -> Option<FlowId> {
+        let turn = self.calls_within(off.tid, off.end_ns, self.turn_end(off.tid, off.end_ns));
+        let came = |call: &&SocketCall| {
+            let within = (off.begin_ns..=off.wake_ns).contains(&call.since_ns);
+            call.op == Op::Receive && within && self.socket(call.socket).is_some_and(|socket| socket.serves)
+        };
+        turn.iter().find(came).map(|call| call.socket)
+    }
+
     /// The connection whose answer a thread waits for in a sleep, and for nothing else: it asked there last and hears from there next, and
     /// the call watches what it is given. A set of epoll outlives the call, and event loops watch all they have in it; who sleeps there
     /// over a request that came (`sleeps_over`) does not watch it, where it is the only thread.

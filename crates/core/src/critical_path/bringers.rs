@@ -3,12 +3,12 @@
 //!
 //! The holder of a lock looks alike: it wakes who waits when it lets the lock go, also at the request of a client that had let it wait. What
 //! tells them apart: a holder took the lock with an earlier request of the same connection, which woke nobody, and waits for the lock
-//! of others at times.
+//! of others at times. Nor does it sleep for its clients meanwhile, where a thread that serves nobody waits for it.
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use parshall_evidence::timeline::{OffCpu, Op, Waker};
+use parshall_evidence::timeline::{OffCpu, Op, SocketCall, Waker};
 use parshall_evidence::{FlowId, HopKind};
 
 use super::index::{EndedSleep, Index, RELEASED_NS};
@@ -53,6 +53,9 @@ impl Index<'_> {
         }
         let last = self.calls_within(by, 0, off.wake_ns).iter().rfind(|call| call.op == Op::Receive)?;
         let socket = self.socket(last.socket).filter(|socket| socket.serves)?;
+        if self.works_inside(off.tid) && self.waits_for_its_clients(by, off.begin_ns, last) {
+            return Some(last.since_ns);
+        }
         let arrived = |request: &&Request| request.read_tid == by && request.read_ns <= off.wake_ns;
         let request = self.exchanges(last.socket).iter().rfind(arrived)?;
         let answered_ns = request.end_ns.saturating_add(RELEASED_NS);
@@ -63,6 +66,18 @@ impl Index<'_> {
         }
         let is_new = socket.opened_ns.is_some_and(|at| at > off.begin_ns);
         (is_new || self.wakes_with_each(last.socket)).then_some(request.arrived_ns)
+    }
+
+    /// Whether a thread neither reads requests nor asks for anything: what it does, other threads of its process bring to it.
+    fn works_inside(&self, tid: u32) -> bool {
+        !self.serves(tid)
+    }
+
+    /// Whether a thread slept for its clients after `begin_ns`, until this call received something. It holds nothing meanwhile that others need:
+    /// it would have left it to its clients when it is let go.
+    fn waits_for_its_clients(&self, tid: u32, begin_ns: u64, call: &SocketCall) -> bool {
+        let slept = self.last_sleep(tid, call.at_ns).filter(|off| self.wait(off) == Wait::Multiplex);
+        slept.is_some_and(|off| off.end_ns > begin_ns) && call.since_ns > begin_ns
     }
 
     fn is_cut(&self, off: &OffCpu) -> bool {
@@ -152,6 +167,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const FUTEX: i32 = 202;
     const EPOLL: i32 = 232;
+    const NANOSLEEP: i32 = 35;
     const END: u64 = 1_000 * MS;
 
     /// What the client of 109 does every 100 ms, so that 109 wakes one of three threads that sleep with a request.
@@ -236,5 +252,42 @@ mod tests {
     fn what_is_not_answered_is_no_request_of_another_client() {
         let service = server(Sends::Unanswered, EPOLL);
         assert_eq!(share(&service, HopKind::OtherRequest), 0.0, "{:#?}", service.path);
+    }
+
+    /// 101 and 109 pass what they read on to 105, which serves nobody and sleeps in futex until one of them wakes it. What the client of 101 asks
+    /// is answered when that of 109 has sent its second message. `loops`: 109 sleeps for its clients until then, and not for something else.
+    fn inner(loops: bool) -> Service {
+        let mut script = Script::new().socket(1, served_socket(7000), 101).socket(9, served_socket(7000), 109);
+        script.timeline.slices = vec![(0, END)];
+        let futex = |begin, end, by| OffCpu {
+            syscall: FUTEX,
+            target: 64,
+            waker: Waker::Thread(by),
+            ..off(105, begin, end, end)
+        };
+        for n in 1..10u64 {
+            let at = n * 100 * MS;
+            script = script.receives(101, 1, at - 90 * MS, at - 90 * MS).off(futex(at - 95 * MS, at - 89 * MS, 101));
+            // While 105 is awake, a message of the other client is answered.
+            script = script.receives(109, 9, at - 89 * MS, at - 89 * MS).sends(109, 9, at - 88 * MS);
+            script = script.off(futex(at - 88 * MS, at, 109));
+            let (call, waker) = if loops { (EPOLL, Waker::SoftIrq) } else { (NANOSLEEP, Waker::HardIrq) };
+            script = script.sleeps(109, at - 87 * MS, at - MS / 20, call, waker);
+            script = script.receives(109, 9, at - MS / 10, at - MS / 50);
+            script = script.sleeps(101, at - 88 * MS, at + MS / 10, EPOLL, Waker::Thread(105));
+            script = script.sends(101, 1, at + MS / 5).sends(109, 9, at + MS / 5);
+            script = script.sleeps(109, at + MS / 4, at + 10 * MS, EPOLL, Waker::SoftIrq);
+        }
+        services(&script.timeline).into_iter().next().expect("a service")
+    }
+
+    #[test]
+    fn a_thread_inside_waits_for_what_the_others_bring_to_it() {
+        let service = inner(true);
+        assert_eq!(share(&service, HopKind::Lock), 0.0, "{:#?}", service.path);
+        assert!(share(&service, HopKind::OtherRequest) > 0.8, "{:#?}", service.path);
+        // One that is kept from its clients meanwhile may hold what is waited for.
+        let service = inner(false);
+        assert!(share(&service, HopKind::Lock) > 0.8, "{:#?}", service.path);
     }
 }

@@ -456,6 +456,17 @@ fn a_session_that_says_it_waits_for_a_lock_leads_to_the_idle_one() {
 }
 
 #[test]
+fn an_event_loop_slept_until_another_client_sent_what_it_reads_after_its_reply() {
+    for (came, way) in [(590, "101:OtherRequest"), (610, "101:Network")] {
+        let script = served().socket(2, served_socket(7000), 101).receives(101, 1, 100, 100);
+        let script = script.sleeps(101, 130, 600, EPOLL, Waker::SoftIrq).sends(101, 1, 620);
+        let service =
+            only(script.receives(101, 2, came, 630).sends(101, 2, 640).sleeps(101, 650, 900, EPOLL, Waker::SoftIrq));
+        has(&service, way, 470);
+    }
+}
+
+#[test]
 fn data_that_nobody_reads_waits_for_who_should() {
     // 101 asks 201 over 3-4, and 201 sleeps for something else until the end.
     let script = served()

@@ -486,10 +486,12 @@ impl<'a> Walk<'a> {
         if off.waker == Waker::HardIrq {
             return Step::of(off, HopKind::Timer);
         }
-        match self.index.connected_by(off.tid, off.end_ns) {
-            Some(socket) => Step::of(off, HopKind::Connect).to(Target::Remote(socket)),
-            None => Step::of(off, HopKind::Network),
+        if let Some(socket) = self.index.connected_by(off.tid, off.end_ns) {
+            return Step::of(off, HopKind::Connect).to(Target::Remote(socket));
         }
+        let client = self.index.woken_by_client(off);
+        let other = client.map(|socket| Step::of(off, HopKind::OtherRequest).to(Target::Remote(socket)));
+        other.unwrap_or(Step::of(off, HopKind::Network))
     }
 
     /// Whether the thread read this request and served no other one until the end of this sleep, so that it slept for this one.
