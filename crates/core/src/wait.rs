@@ -49,6 +49,8 @@ impl Wait {
                 Wait::File
             }
             _ if fd == FdKind::Pipe => Wait::Pipe,
+            // A terminal takes what whoever shows it has read.
+            "write" | "writev" if fd == FdKind::Char => Wait::Pipe,
             "read" | "readv" | "preadv" | "splice" if socket => Wait::SocketReceive,
             "write" | "writev" | "sendfile" | "sendfile64" if socket => Wait::SocketSend,
             _ if matches!(fd, FdKind::File | FdKind::Block) => Wait::File,
@@ -86,6 +88,8 @@ mod tests {
         assert_eq!(Wait::of("read", FdKind::Tcp, 0), Wait::SocketReceive);
         assert_eq!(Wait::of("read", FdKind::File, 0), Wait::File);
         assert_eq!(Wait::of("read", FdKind::Pipe, 0), Wait::Pipe);
+        assert_eq!(Wait::of("write", FdKind::Char, 0), Wait::Pipe);
+        assert_eq!(Wait::of("read", FdKind::Char, 0), Wait::Other);
         assert_eq!(Wait::of("", FdKind::None, NO_SYSCALL), Wait::PageFault);
         assert_eq!(Wait::of("fsync", FdKind::File, 74), Wait::File);
         assert_eq!(Wait::of("flock", FdKind::File, 73), Wait::Other);

@@ -184,11 +184,8 @@ const SIGNS: f64 = 0.8;
 /// Whether what most of a service's time goes by for may be signs of life that it asks for: it sends one after a time, and its clients
 /// answer at once. Nothing in their times tells them from requests of clients that ask again at once, each of which waits for a timer.
 pub fn may_be_signs(timeline: &Timeline, service: &Service) -> bool {
-    let port = service.address.port();
-    let own = |socket: &Socket| socket.serves && socket.local.port() == port && service.pids.contains(&socket.pid);
-    let ids = timeline.sockets.iter().filter(|(_, socket)| own(socket)).map(|(id, _)| id);
     let (mut all_ns, mut by_bytes) = (0u64, BTreeMap::<(u32, u32), u64>::new());
-    for turns in ids.filter_map(|id| timeline.calls.get(id)).map(|calls| turns(calls)) {
+    for (_, turns) in of_service(timeline, service) {
         let answers = turns.windows(2).filter(|pair| pair[0].op == Op::Receive);
         let ns = answers.map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns)).sum();
         all_ns = all_ns.saturating_add(ns);
@@ -197,6 +194,17 @@ pub fn may_be_signs(timeline: &Timeline, service: &Service) -> bool {
         }
     }
     by_bytes.values().any(|ns| *ns > 0 && *ns as f64 >= SIGNS * all_ns as f64)
+}
+
+/// What goes over each connection of a service.
+pub(super) fn of_service<'t>(
+    timeline: &'t Timeline,
+    service: &'t Service,
+) -> impl Iterator<Item = (FlowId, Vec<Turn>)> + 't {
+    let port = service.address.port();
+    let own = move |socket: &Socket| socket.serves && socket.local.port() == port && service.pids.contains(&socket.pid);
+    let ids = timeline.sockets.iter().filter(move |(_, socket)| own(socket)).map(|(id, _)| *id);
+    ids.filter_map(|id| Some((id, turns(timeline.calls.get(&id)?))))
 }
 
 /// The bytes of all messages of each end, where these are short, of one length and sent now and then.
@@ -217,11 +225,11 @@ fn are_seldom_and_alike(turns: &[Turn]) -> Option<(u32, u32)> {
 }
 
 /// What one end of a connection sends before the other one does.
-struct Turn {
-    op: Op,
+pub(super) struct Turn {
+    pub op: Op,
     /// When it began.
-    at_ns: u64,
-    bytes: u32,
+    pub at_ns: u64,
+    pub bytes: u32,
     is_free: bool,
 }
 

@@ -27,6 +27,7 @@ mod latency;
 mod limit;
 mod local_queue;
 mod messages;
+mod news;
 mod one_way;
 mod overlap;
 mod paced;
@@ -54,6 +55,7 @@ pub use connection::Request;
 pub use heartbeat::may_be_signs;
 pub use helpers::waits_for_helper;
 pub use index::Index;
+pub use news::may_be_news;
 pub use reduce::{clipped, reduced};
 pub use service::{requests_by_connection, services};
 

@@ -1,13 +1,13 @@
 //! Functions that causes found in the requests' paths share: the loss to one thing, its place, and the candidate made of it.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Evidence, Frame, Hop, HopKind, Limit, PeerCommand, Place, Service, function_and_line};
+use parshall_evidence::{Evidence, Frame, Hop, HopKind, Limit, PeerCommand, Place, function_and_line};
 
 use super::base::{Candidate, Outcome, RequestLoss, denied};
 use crate::judge::denial::{Denial, share};
 use crate::judge::facts::requests::{
-    PartFact, ServiceFact, Turn, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of, used_up,
-    workers_keep_one_each,
+    Kept, PartFact, ServiceFact, Turn, UsedUp, connections_of, given_up, is_full, limit_in_hands, queue_of, turn_of,
+    used_up, workers_keep_one_each,
 };
 use crate::judge::facts::{Facts, Lost, Spent};
 use crate::judge::words;
@@ -132,7 +132,7 @@ impl<'f, 'a> Waits<'f, 'a> {
     }
 
     /// The service whose workers each keep a connection while these requests wait to be accepted, if it is so.
-    pub fn kept_by_workers(&self) -> Option<&'f Service> {
+    pub fn kept_by_workers(&self) -> Option<Kept<'f>> {
         let waited = self.service.rec.waited && self.leaf.kind == HopKind::AcceptQueue;
         let all = self.facts.requests.all;
         waited.then(|| workers_keep_one_each(self.service.rec, all, self.facts.capture)).flatten()

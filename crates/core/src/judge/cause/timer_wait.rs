@@ -8,11 +8,11 @@
 //! Look-alikes: an idle loop with a tick (no request is outstanding), or one in whose turns few replies happen to be written; a lock whose
 //! holder sleeps (lock-contention); and requests that are served one at a time, each with a timer of its own (serialized-service: their
 //! replies are evenly spaced).
-use parshall_evidence::{Figure, HopKind};
+use parshall_evidence::{Figure, HopKind, Service, Timeline};
 
 use super::base::{Candidate, Cause, Outcome, denied, main_thread, place_of, stalls, thread_name, who};
 use super::common::{Waits, not_spent};
-use crate::critical_path::may_be_signs;
+use crate::critical_path::{may_be_news, may_be_signs};
 use crate::judge::chain::named;
 use crate::judge::confidence::{FEW, Gap};
 use crate::judge::denial::{Denial, count};
@@ -75,14 +75,20 @@ fn test(facts: &Facts<'_>) -> Outcome {
         units::or(&leaf.process, "the program")
     );
     let timeline = facts.capture.timeline.as_ref();
-    let signs = watches_many(leaf) && timeline.is_some_and(|timeline| may_be_signs(timeline, rec));
     let mut candidate = waits.candidate(summary, evidence, fix);
-    if signs {
-        candidate
-            .gaps
-            .push(Gap::Guessed("whether these are requests, or signs of life that the service asks for, was not seen"));
-    }
+    candidate.gaps.extend(timeline.filter(|_| watches_many(leaf)).and_then(|timeline| no_requests(timeline, rec)));
     candidate.holds()
+}
+
+/// What the requests of an event loop may be instead of requests that wait for its timer.
+fn no_requests(timeline: &Timeline, service: &Service) -> Option<Gap> {
+    if may_be_signs(timeline, service) {
+        return Some(Gap::Guessed(
+            "whether these are requests, or signs of life that the service asks for, was not seen",
+        ));
+    }
+    let news = "whether these requests wait for news that come at such times, as long polls do, was not seen";
+    may_be_news(timeline, service).then_some(Gap::Guessed(news))
 }
 
 /// A stream whose pieces wait in a process that passes them on.

@@ -6,7 +6,7 @@ use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, beyond, limited, not_spent, outstanding};
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
-use crate::judge::facts::requests::UsedUp;
+use crate::judge::facts::requests::{Kept, UsedUp};
 use crate::judge::facts::{Facts, Spent};
 use crate::judge::record;
 use crate::judge::words;
@@ -24,8 +24,8 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Workers) else { return not_spent(facts, Spent::Workers) };
-    if let Some(serving) = waits.kept_by_workers() {
-        return kept(waits, serving).holds();
+    if let Some(keeping) = waits.kept_by_workers() {
+        return kept(waits, keeping).holds();
     }
     if let Some(UsedUp::Threads { count, syscall, on }) = waits.used_up() {
         return in_hand(waits, count, syscall, on).holds();
@@ -93,18 +93,15 @@ fn in_hand(waits: Waits<'_, '_>, count: u64, call: &str, on: &str) -> Candidate 
 }
 
 /// Each worker keeps a connection whose client asks for nothing most of the time, and nobody is left to accept further ones.
-fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate {
+fn kept(waits: Waits<'_, '_>, Kept { by, workers: count }: Kept<'_>) -> Candidate {
     let name = units::or(&waits.leaf.process, "the service").to_string();
-    let workers = units::plural(u64::from(serving.workers), "worker", "workers");
+    let workers = units::plural(count, "worker", "workers");
     let summary = waits.summary(&format!(
         "Each of the {workers} of {name} keeps one connection and accepts the next one when that closes. They were at work on a \
          request for {} of the time.",
-        units::percent(ratio(serving.worked_ns as f64, serving.observed_ns as f64 * f64::from(serving.workers)))
+        units::percent(ratio(by.worked_ns as f64, by.observed_ns as f64 * count as f64))
     ));
-    let evidence = vec![
-        words::valued("threads reading or answering", f64::from(serving.workers), "threads"),
-        words::valued("connections kept by them", f64::from(serving.workers), "connections"),
-    ];
+    let evidence = vec![words::counted("threads that keep a connection each when the window ended", count)];
     let fix = format!(
         "Run more workers of {name}, close idle connections sooner (its keep-alive timeout), or let one worker serve many connections \
          (an event loop, such as Apache's event module or a proxy in front)."
@@ -114,11 +111,11 @@ fn kept(waits: Waits<'_, '_>, serving: &parshall_evidence::Service) -> Candidate
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{HopKind, Limit, Role};
+    use parshall_evidence::{FlowRecord, HopKind, Limit, Role};
 
     use crate::judge::judge;
-    use crate::testkit::FlowBuilder;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
+    use crate::testkit::{FlowBuilder, MS};
 
     #[test]
     fn a_server_at_a_unix_socket_that_serves_one_at_a_time() {
@@ -142,25 +139,36 @@ mod tests {
     #[test]
     fn workers_that_keep_idle_connections() {
         let hops = Hops::new().thread(99, 99, "apache2").on(HopKind::AcceptQueue, "pselect6");
-        let verdict = |connections: u64| {
-            let mut capture = with(ServiceBuilder::new(8080).requests(30, 0.1).workers(3).cpu(1.0));
+        let spent = |flows: Vec<FlowRecord>, workers: u32| {
+            let mut capture = with(ServiceBuilder::new(8080).requests(30, 0.1).workers(workers).cpu(1.0));
             let mut waited = ServiceBuilder::new(8080).unanswered(5, 900.0).part(hops.clone(), 1.0).build();
             (waited.waited, waited.pids) = (true, vec![99]);
             capture.services.push(waited);
-            for id in 1..=connections {
-                let mut flow = crate::testkit::FlowBuilder::new(id, Role::Server).owner(100, 101).fill().record;
-                flow.local.set_port(8080);
-                capture.flows.push(flow);
-            }
+            capture.flows = flows;
             crate::judge::facts::Facts::new(&capture, &capture.services.clone())
                 .requests
                 .waited()
                 .flat_map(|service| service.parts.iter().map(|part| part.spent))
                 .next()
         };
-        assert_eq!(verdict(3), Some(super::Spent::Workers));
+        let flow = |id: u64, tid: u32| {
+            let mut flow = FlowBuilder::new(id, Role::Server).owner(100, tid).fill().record;
+            flow.local.set_port(8080);
+            flow
+        };
+        assert_eq!(spent((1..=3).map(|id| flow(id, 101)).collect(), 3), Some(super::Spent::Workers));
         // Workers that serve several connections each could accept more.
-        assert_eq!(verdict(7), Some(super::Spent::NotAccepted));
+        assert_eq!(spent((1..=7).map(|id| flow(id, 101)).collect(), 3), Some(super::Spent::NotAccepted));
+        // A thread for each connection; three closed before three others were accepted.
+        let replaced = |until_ns: u64| -> Vec<FlowRecord> {
+            let closed = (1..=3).map(|id| FlowRecord { end_ns: until_ns, ..flow(id, 100 + id as u32) });
+            let open = (4..=6).map(|id| FlowRecord { begin_ns: 900 * MS, ..flow(id, 100 + id as u32) });
+            closed.chain(open).collect()
+        };
+        assert_eq!(spent(replaced(800 * MS), 6), Some(super::Spent::Workers));
+        assert_eq!(spent(replaced(950 * MS), 6), Some(super::Spent::NotAccepted), "six were open at a time");
+        let one_thread = replaced(800 * MS).into_iter().map(|flow| FlowRecord { last_tid: 101, ..flow });
+        assert_eq!(spent(one_thread.collect(), 2), Some(super::Spent::NotAccepted));
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub use fact::{FLOOR_NS, PartFact, ServiceFact};
 pub use memory::thrashing;
 pub use pool::{UsedUp, given_up, gives_nothing, used_up};
 pub use queue::{
-    Turn, blocked_in, connections_of, has_several_listeners, is_full, limit_in_hands, queue_of, short_of_descriptors,
-    turn_of, watches_many, workers_keep_one_each,
+    Kept, Turn, blocked_in, connections_of, has_several_listeners, is_full, limit_in_hands, queue_of,
+    short_of_descriptors, turn_of, watches_many, workers_keep_one_each,
 };
 use served::{ByService, Served};
 pub use spent::Spent;

@@ -1,5 +1,5 @@
 //! Waits of requests for others: in front of which process, and for which limit.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parshall_evidence::{Capture, DescriptorUse, FdKind, FlowRecord, Hop, HopKind, Limit, PathPart, Service};
 
@@ -174,18 +174,41 @@ pub fn connections_of(capture: &Capture, port: u16) -> BTreeMap<u32, u64> {
     held
 }
 
-/// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open.
-pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capture: &Capture) -> Option<&'s Service> {
+/// Workers that each keep one connection open, and how many they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept<'s> {
+    /// Their service.
+    pub by: &'s Service,
+    /// The workers, and their connections.
+    pub workers: u64,
+}
+
+/// The service that answers at the port at which requests wait to be accepted, if each of its workers keeps one connection open. Where a
+/// worker ends with its connection, there are at most as many connections at a time, also while others take the place of those that close.
+pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capture: &Capture) -> Option<Kept<'s>> {
     let port = waited.address.port();
-    let serving = services.iter().find(|s| !s.waited && !s.outbound && s.address.port() == port && s.workers > 0)?;
-    let open = capture.flows.iter().filter(|flow| {
-        serves(flow)
-            && flow.local.port() == port
-            && flow.end_ns >= capture.window_ns
-            && serving.pids.contains(&flow.pid)
+    let by = services.iter().find(|s| !s.waited && !s.outbound && s.address.port() == port && s.workers > 0)?;
+    let of_it = |flow: &&FlowRecord| serves(flow) && flow.local.port() == port && by.pids.contains(&flow.pid);
+    let (open, closed): (Vec<&FlowRecord>, Vec<&FlowRecord>) =
+        capture.flows.iter().filter(of_it).partition(|flow| flow.end_ns >= capture.window_ns);
+    let workers = open.iter().map(|flow| flow.connections()).sum();
+    let threads: BTreeSet<u32> = open.iter().map(|flow| flow.last_tid).collect();
+    let take_turns = !closed.is_empty() && threads.len() as u64 == workers && most_at_a_time(&open, &closed) <= workers;
+    let is_limit = workers == u64::from(by.workers) || workers > 1 && take_turns;
+    is_limit.then_some(Kept { by, workers })
+}
+
+fn most_at_a_time(open: &[&FlowRecord], closed: &[&FlowRecord]) -> u64 {
+    let begins = open.iter().chain(closed).map(|flow| (flow.begin_ns, true, flow.connections()));
+    let ends = closed.iter().map(|flow| (flow.end_ns, false, flow.connections()));
+    let mut all: Vec<(u64, bool, u64)> = begins.chain(ends).collect();
+    all.sort_unstable();
+    let mut now = 0_u64;
+    let counts = all.into_iter().map(|(_, begins, n)| {
+        now = if begins { now.saturating_add(n) } else { now.saturating_sub(n) };
+        now
     });
-    let open: u64 = open.map(FlowRecord::connections).sum();
-    (open == u64::from(serving.workers)).then_some(serving)
+    counts.max().unwrap_or(0)
 }
 
 /// More at a time would only wait for this instead.
