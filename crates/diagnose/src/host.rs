@@ -13,6 +13,8 @@ struct Stat {
     busy_ns: Option<u64>,
     /// The part of it that the hypervisor took.
     stolen_ns: u64,
+    /// Context switches.
+    switches: u64,
 }
 
 fn parse_stat(text: &str, tick_ns: u64) -> Stat {
@@ -22,7 +24,8 @@ fn parse_stat(text: &str, tick_ns: u64) -> Stat {
     let of = |index: usize| ticks.get(index).map_or(0, |ticks| ticks * tick_ns);
     // user nice system idle iowait irq softirq steal; guest time is part of user time already.
     let busy_ns = (ticks.len() >= 4).then(|| [0, 1, 2, 5, 6, 7].into_iter().map(of).sum());
-    Stat { cpus: cpus as u32, busy_ns, stolen_ns: of(7) }
+    let switches = text.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok()).unwrap_or(0);
+    Stat { cpus: cpus as u32, busy_ns, stolen_ns: of(7), switches }
 }
 
 /// The times of each CPU since boot, by number.
@@ -120,6 +123,7 @@ impl HostWatch {
             cpus: now.cpus,
             busy_ns,
             stolen_ns: now.stolen_ns.saturating_sub(self.begun.stolen_ns),
+            switches: now.switches.saturating_sub(self.begun.switches),
             each: risen(each, &self.each),
         }
     }
@@ -177,9 +181,10 @@ mod tests {
 
     #[test]
     fn idle_and_iowait_are_not_busy() {
-        let text = "cpu  10 1 5 1000 500 2 3 4 9 0\ncpu0 5 0 2 500 1 0 0 0 0 0\ncpu1 5 0 2 500 1 0 0 0 0 0\nintr 5\n";
-        assert_eq!(parse_stat(text, 10), Stat { cpus: 2, busy_ns: Some(250), stolen_ns: 40 });
-        let nothing = Stat { cpus: 0, busy_ns: None, stolen_ns: 0 };
+        let text =
+            "cpu  10 1 5 1000 500 2 3 4 9 0\ncpu0 5 0 2 500 1 0 0 0 0 0\ncpu1 5 0 2 500 1 0 0 0 0 0\nintr 5\nctxt 77\n";
+        assert_eq!(parse_stat(text, 10), Stat { cpus: 2, busy_ns: Some(250), stolen_ns: 40, switches: 77 });
+        let nothing = Stat { cpus: 0, busy_ns: None, stolen_ns: 0, switches: 0 };
         assert_eq!((parse_stat("", 10), parse_stat("cpu  1 2\n", 10)), (nothing, nothing));
     }
 
@@ -216,6 +221,7 @@ mod tests {
     fn reads_this_host() {
         let host = HostWatch::start().host();
         assert!(host.cpus > 0 && host.busy_ns.is_some() && !host.kernel.is_empty());
+        assert!(host.switches > 0 || HostWatch::start().begun.switches > 0);
         assert_eq!(host.each.len(), host.cpus as usize);
         assert!(own_rss_bytes() > 0);
     }

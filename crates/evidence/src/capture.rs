@@ -163,6 +163,9 @@ pub struct Host {
     /// Of it, what the hypervisor gave to others while we had work.
     #[serde(default)]
     pub stolen_ns: u64,
+    /// Context switches of all CPUs within the window; 0 when unknown.
+    #[serde(default)]
+    pub switches: u64,
     /// Each online CPU; empty when unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub each: Vec<CpuTime>,
@@ -263,17 +266,28 @@ pub struct ProbeCost {
 }
 
 impl ProbeCost {
+    /// The share of the events for which the ring was full.
+    pub fn overflowed_share(&self) -> f64 {
+        share(self.lost_events as f64, self.events as f64)
+    }
+}
+
+impl Capture {
     /// The share of the events that never reached user space.
     pub fn lost_share(&self) -> f64 {
-        self.share(self.lost_events as f64 + self.missed_events as f64)
+        let reached = (1.0 - self.probe.overflowed_share()) * (1.0 - self.missed_share());
+        1.0 - reached
     }
 
-    /// The share of those for which the ring was full.
-    pub fn overflowed_share(&self) -> f64 {
-        self.share(self.lost_events as f64)
+    /// The share of the runs of probes that the kernel left out. Nothing tells whose events these were: probes also run for what is not the
+    /// subject's, at least once for each context switch of the host.
+    pub fn missed_share(&self) -> f64 {
+        let observed = self.slices.observed_ns as f64 / self.window_ns.max(1) as f64;
+        let switches = self.host.switches as f64 * observed.min(1.0);
+        share(self.probe.missed_events as f64, switches.max(self.slices.events.max(self.probe.events) as f64))
     }
+}
 
-    fn share(&self, lost: f64) -> f64 {
-        if lost > 0.0 { lost / (self.events as f64 + lost) } else { 0.0 }
-    }
+fn share(lost: f64, seen: f64) -> f64 {
+    if lost > 0.0 { lost / (seen + lost) } else { 0.0 }
 }

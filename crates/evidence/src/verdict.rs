@@ -7,7 +7,7 @@ use crate::origin::{Origin, StartedCommand};
 use crate::subject::{Rung, Subject};
 use crate::uring::UringReport;
 use crate::usage::{CallReport, CpuReport};
-use crate::zero::is_zero;
+use crate::zero::{is_zero, is_zero_share};
 
 /// The format of a report.
 pub const VERDICT_SCHEMA: &str = "parshall.verdict/1";
@@ -545,6 +545,9 @@ pub struct ProbeReport {
     /// Events for which the kernel did not run the probe, since it was at work on the same CPU.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missed_events: u64,
+    /// Their share of all runs of probes, those for other programs of the host included.
+    #[serde(default, skip_serializing_if = "is_zero_share")]
+    pub missed_share: f64,
     /// Flows and threads beyond the limits.
     pub untracked: u64,
     /// Resident memory in MiB.

@@ -53,7 +53,8 @@ impl Index<'_> {
         }
         let last = self.calls_within(by, 0, off.wake_ns).iter().rfind(|call| call.op == Op::Receive)?;
         let socket = self.socket(last.socket).filter(|socket| socket.serves)?;
-        if self.works_inside(off.tid) && self.waits_for_its_clients(by, off.begin_ns, last) {
+        // What a thread does that serves nobody, others bring to it.
+        if !self.serves(off.tid) && self.waits_for_its_clients(by, off.begin_ns, last) {
             return Some(last.since_ns);
         }
         let arrived = |request: &&Request| request.read_tid == by && request.read_ns <= off.wake_ns;
@@ -66,11 +67,6 @@ impl Index<'_> {
         }
         let is_new = socket.opened_ns.is_some_and(|at| at > off.begin_ns);
         (is_new || self.wakes_with_each(last.socket)).then_some(request.arrived_ns)
-    }
-
-    /// Whether a thread neither reads requests nor asks for anything: what it does, other threads of its process bring to it.
-    fn works_inside(&self, tid: u32) -> bool {
-        !self.serves(tid)
     }
 
     /// Whether a thread slept for its clients after `begin_ns`, until this call received something. It holds nothing meanwhile that others need:

@@ -244,9 +244,8 @@ pub fn of_capture(facts: &Facts<'_>) -> Vec<Gap> {
 
 /// Events that were lost, where these are many.
 pub fn lost_events(facts: &Facts<'_>) -> Option<Gap> {
-    let probe = &facts.capture.probe;
-    let all = probe.lost_share();
-    (probe.overflowed_share() > LOST_EVENTS.0 || all > MISSED_EVENTS).then_some(Gap::LostEvents(all))
+    let all = facts.capture.lost_share();
+    (facts.capture.probe.overflowed_share() > LOST_EVENTS.0 || all > MISSED_EVENTS).then_some(Gap::LostEvents(all))
 }
 
 /// The slices together are short, or shorter each than the requests of a service that is on the account.

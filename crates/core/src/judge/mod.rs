@@ -186,6 +186,7 @@ fn probe(capture: &Capture) -> ProbeReport {
         events: capture.slices.events.max(cost.events),
         lost_events: cost.lost_events,
         missed_events: cost.missed_events,
+        missed_share: capture.missed_share(),
         untracked: cost.untracked,
         rss_mib: cost.rss_bytes as f64 / (1024.0 * 1024.0),
         attach_ms: if cost.attach_ms.is_finite() { cost.attach_ms } else { 0.0 },

@@ -479,7 +479,7 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
             units::percent(untracked)
         ));
     }
-    let lost = probe.lost_share();
+    let lost = facts.capture.lost_share();
     (lost > 1.0 - SEEN_MIN)
         .then(|| format!("{} of the events were lost: observe one port or one process.", units::percent(lost)))
 }

@@ -120,7 +120,7 @@ fn notes(report: &Report, detail: Detail) -> (Vec<String>, Option<String>) {
             units::plural(probe.events.saturating_add(probe.lost_events), "event was", "events were")
         ));
     }
-    if probe.missed_events as f64 >= MISSED_MIN * probe.events as f64 && probe.missed_events > 0 {
+    if probe.missed_share >= MISSED_MIN {
         notes.push(format!(
             "{} missed because the probe was at work on the same CPU.",
             units::plural(probe.missed_events, "event was", "events were")

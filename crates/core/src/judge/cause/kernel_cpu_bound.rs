@@ -1,8 +1,11 @@
 //! A request costs much CPU time, and most of it is spent in the kernel: in the calls that its own work makes, or in the packet filter,
-//! which runs for each segment in the context of whoever sends it, after the reply has begun too.
+//! which runs for each segment in the context of whoever sends it, after the reply has begun too. Or a program receives a few bytes a call
+//! (`piecemeal`), which needs no request to be seen.
 //!
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
+mod piecemeal;
+
 use std::collections::BTreeMap;
 
 use parshall_evidence::{Place, Stack};
@@ -22,7 +25,7 @@ pub const CAUSE: Cause = Cause {
     title: "The kernel works for the requests",
     test,
     symptom: |facts| facts.requests.share(Spent::CpuKernel),
-    testable: record::requests,
+    testable: |facts| record::requests(facts) || piecemeal::found(facts).is_some(),
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
@@ -30,6 +33,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let of_requests = waits.as_ref().map_or(0.0, |waits| waits.loss.ns);
     if let Some(filtered) = filtered(facts).filter(|filtered| filtered.ns > of_requests) {
         return filtered.candidate(facts).holds();
+    }
+    if let Some(piecemeal) = piecemeal::found(facts).filter(|piecemeal| piecemeal.ns > of_requests) {
+        return piecemeal.candidate().holds();
     }
     let Some(waits) = waits else { return not_spent(facts, Spent::CpuKernel) };
     let leaf = waits.leaf;

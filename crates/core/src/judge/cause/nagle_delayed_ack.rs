@@ -317,12 +317,15 @@ mod tests {
         lossy.probe.lost_events = 1000;
         assert_eq!(first(&lossy).confidence, Confidence::Low);
         // Single ones here and there say less than a ring that was full.
-        let missed = |missed_events: u64| {
+        let missed = |missed_events: u64, switches: u64| {
             let mut capture = capture(vec![client()], vec![]);
             (capture.probe.events, capture.probe.missed_events) = (10_000, missed_events);
+            capture.host.switches = switches;
             first(&capture).confidence
         };
-        assert_eq!((missed(50), missed(200)), (Confidence::High, Confidence::Medium));
+        assert_eq!((missed(50, 0), missed(200, 0)), (Confidence::High, Confidence::Medium));
+        // Nearly all of them are of other programs, for which the probes run as well.
+        assert_eq!(missed(200, 100_000), Confidence::High);
     }
 
     #[test]
