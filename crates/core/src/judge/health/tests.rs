@@ -300,10 +300,10 @@ fn threads_of_its_other_processes_do_too() {
 
 /// Requests that cost 0.1 ms of CPU time each, and lie unread for `unread_ms` while the thread that reads them is on a CPU, which it is for
 /// `busy_ms` in all, in this function.
-fn unread_while(function: &str, unread_ms: f64, busy_ms: u64) -> Capture {
+fn unread_while(requests: u64, function: &str, unread_ms: f64, busy_ms: u64) -> Capture {
     let way = Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(HopKind::OnCpu, "");
     let share = unread_ms / (unread_ms + 0.1);
-    let service = ServiceBuilder::new(7000).requests(5, unread_ms + 0.1).part(way, share).cpu(1.0 - share);
+    let service = ServiceBuilder::new(7000).requests(requests, unread_ms + 0.1).part(way, share).cpu(1.0 - share);
     let mut capture = with(service);
     let thread =
         ThreadBuilder::new(101).samples(busy_ms / 10, 0).blocked(0, (1_000 - busy_ms) * MS, "epoll_wait", FdKind::Anon);
@@ -323,13 +323,16 @@ fn unread_while(function: &str, unread_ms: f64, busy_ms: u64) -> Capture {
 
 #[test]
 fn a_thread_that_computes_for_no_request_lets_them_lie() {
-    assert_eq!(verdict_of(&unread_while("rebuild_index", 90.0, 500)), "user-cpu-bound");
-    let report = judge(&unread_while("scavenge_block1", 90.0, 500));
+    assert_eq!(verdict_of(&unread_while(5, "rebuild_index", 90.0, 500)), "user-cpu-bound");
+    let report = judge(&unread_while(5, "scavenge_block1", 90.0, 500));
     assert_eq!(report.verdict.cause.as_deref(), Some("stop-the-world"), "{report:#?}");
     assert!(report.verdict.summary.contains("collects garbage"), "{}", report.verdict.summary);
     // They lie there for as long as the requests before them take, or for next to nothing.
-    assert_eq!(verdict_of(&unread_while("rebuild_index", 0.15, 500)), "healthy");
-    assert_eq!(verdict_of(&unread_while("rebuild_index", 2.0, 500)), "healthy");
+    assert_eq!(verdict_of(&unread_while(5, "rebuild_index", 0.15, 500)), "healthy");
+    assert_eq!(verdict_of(&unread_while(5, "rebuild_index", 2.0, 500)), "healthy");
+    // Of a thread that computes all the time, a shorter wait is one for that, too.
+    assert_eq!(verdict_of(&unread_while(200, "sign", 3.5, 990)), "user-cpu-bound");
+    assert_eq!(verdict_of(&unread_while(200, "sign", 3.5, 380)), "healthy");
 }
 
 #[test]

@@ -348,7 +348,8 @@ impl<'c> Context<'c> {
             return if self.collects(leaf) { Spent::StopTheWorld } else { Spent::CpuUser };
         }
         // It lies there while the thread that should take it computes, and hardly for requests.
-        let kept_waiting = is_queued(part) && waits_ns >= CHEAP_WHEN_IDLE_NS;
+        let crowded = self.cpu_ns(leaf.pid) >= MOSTLY_BUSY * self.observed_ns;
+        let kept_waiting = is_queued(part) && waits_ns >= if crowded { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
         if kept_waiting && self.computes_in_background(leaf.pid, waits_ns) {
             return self.computes(leaf);
         }
