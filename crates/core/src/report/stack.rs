@@ -70,17 +70,15 @@ fn is_entry(frame: &str) -> bool {
 
 /// A symbol without the arguments of templates and generics: `std::vector<int>::push_back` is `std::vector::push_back`. Types in which
 /// something is looked up stay (`<Vec as Extend>::extend`), and so do names in angle brackets (`<module>`, `<lambda()>`). A symbol
-/// whose brackets do not match was cut, and stays as it is.
+/// whose brackets do not match was cut, and stays as it is; so does one that is nothing else.
 pub fn simplified(symbol: &str) -> String {
     if !symbol.contains('<') {
         return symbol.to_owned();
     }
     let mut reader = Reader { rest: symbol, out: String::with_capacity(symbol.len()) };
-    if reader.read(false).is_some() && reader.rest.is_empty() {
-        reader.out.trim_end().to_owned()
-    } else {
-        symbol.to_owned()
-    }
+    let whole = reader.read(false).is_some() && reader.rest.is_empty();
+    let short = reader.out.trim_end();
+    if whole && !short.is_empty() { short.to_owned() } else { symbol.to_owned() }
 }
 
 /// Symbols that may follow `operator`, the longest first.
