@@ -64,15 +64,15 @@ pub fn found(facts: &Facts<'_>) -> Option<Piecemeal> {
     for thread in &facts.threads {
         let own = received.get(&thread.rec.tid).copied().unwrap_or_default();
         let (ns, on_cpu) = (receiving_ns(thread), thread.ledger.on_cpu());
-        let busy = on_cpu >= MOSTLY_BUSY * thread.ledger.wall_ns && ns >= CALLS_SHARE * on_cpu;
+        let busy = ns > 0.0 && on_cpu >= MOSTLY_BUSY * thread.ledger.wall_ns && ns >= CALLS_SHARE * on_cpu;
         if !busy || !own.is_piecemeal() {
             continue;
         }
         let sum = programs.entry(&thread.rec.comm).or_default();
         (sum.pid, sum.process) = (thread.rec.pid, thread.rec.comm.clone());
         sum.tids.push(thread.rec.tid);
-        sum.received.calls += own.calls;
-        sum.received.bytes += own.bytes;
+        sum.received.calls = sum.received.calls.saturating_add(own.calls);
+        sum.received.bytes = sum.received.bytes.saturating_add(own.bytes);
         sum.ns += ns;
         sum.cpu_ns += on_cpu;
         sum.wall_ns += thread.ledger.wall_ns;
