@@ -40,14 +40,15 @@ pub fn may_be_news(timeline: &Timeline, service: &Service) -> bool {
             id,
         }));
     }
-    let all_ns: u64 = all.iter().map(|exchange| exchange.ns).sum();
+    let ns = |exchanges: &[Exchange]| exchanges.iter().map(|exchange| exchange.ns as f64).sum::<f64>();
+    let all_ns = ns(&all);
     all.sort_unstable_by_key(|exchange| (exchange.bytes, exchange.end_ns));
     let moments = all.chunk_by(|a, b| a.bytes == b.bytes && b.end_ns - a.end_ns <= MOMENT_NS);
     let news: Vec<&[Exchange]> = moments.filter(|moment| connections(moment) >= CONNECTIONS_MIN).collect();
-    let news_ns: u64 = news.iter().copied().flatten().map(|exchange| exchange.ns).sum();
-    let each_ns = ratio(news_ns as f64, news.iter().map(|moment| moment.len()).sum::<usize>() as f64);
+    let news_ns: f64 = news.iter().map(|moment| ns(moment)).sum();
+    let each_ns = ratio(news_ns, news.iter().map(|moment| moment.len()).sum::<usize>() as f64);
     let at_once = all.iter().filter(|exchange| exchange.ns as f64 <= AT_ONCE * each_ns).count();
-    news_ns > 0 && news_ns as f64 >= NEWS * all_ns as f64 && at_once >= news.len().max(CONNECTIONS_MIN)
+    news_ns > 0.0 && news_ns >= NEWS * all_ns && at_once >= news.len().max(CONNECTIONS_MIN)
 }
 
 fn connections(moment: &[Exchange]) -> usize {

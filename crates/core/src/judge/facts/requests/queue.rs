@@ -191,7 +191,7 @@ pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capt
     let of_it = |flow: &&FlowRecord| serves(flow) && flow.local.port() == port && by.pids.contains(&flow.pid);
     let (open, closed): (Vec<&FlowRecord>, Vec<&FlowRecord>) =
         capture.flows.iter().filter(of_it).partition(|flow| flow.end_ns >= capture.window_ns);
-    let workers = open.iter().map(|flow| flow.connections()).sum();
+    let workers = open.iter().map(|flow| flow.connections()).fold(0, u64::saturating_add);
     let threads: BTreeSet<u32> = open.iter().map(|flow| flow.last_tid).collect();
     let take_turns = !closed.is_empty() && threads.len() as u64 == workers && most_at_a_time(&open, &closed) <= workers;
     let is_limit = workers == u64::from(by.workers) || workers > 1 && take_turns;
