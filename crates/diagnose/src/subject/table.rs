@@ -167,12 +167,11 @@ fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row
     Ok(())
 }
 
-/// Sorts what belongs to processes by their age: a server before the workers that it has started. Numbers are used again from the bottom, so
-/// that a worker may have a lower one.
-fn oldest_first<T>(all: &mut [T], pid: impl Fn(&T) -> u32) {
-    if all.len() > 1 {
-        all.sort_by_cached_key(|one| (proc_fs::stat(pid(one)).map_or(u64::MAX, |stat| stat.start_ticks), pid(one)));
-    }
+/// When processes were started, in ticks since boot; of those that have ended, later than all others. A server comes before the workers that it
+/// has started: their numbers do not tell, since they are used again from the bottom.
+fn started(pids: impl Iterator<Item = u32>) -> HashMap<u32, u64> {
+    let pids: BTreeSet<u32> = pids.collect();
+    pids.into_iter().map(|pid| (pid, proc_fs::stat(pid).map_or(u64::MAX, |stat| stat.start_ticks))).collect()
 }
 
 /// The holders of sockets.
@@ -224,8 +223,16 @@ impl Holders {
             left = left.saturating_sub(sockets.len());
             holders.take(pid, sockets, inodes);
         }
-        holders.by_inode.values_mut().for_each(|held| oldest_first(held, |&(pid, _)| pid));
+        holders.sort_by_age();
         holders
+    }
+
+    fn sort_by_age(&mut self) {
+        let shared = self.by_inode.values().filter(|held| held.len() > 1).flatten();
+        let started = started(shared.map(|&(pid, _)| pid));
+        for held in self.by_inode.values_mut().filter(|held| held.len() > 1) {
+            held.sort_by_key(|&(pid, _)| (started[&pid], pid));
+        }
     }
 
     /// Whether there is no more time.
@@ -314,11 +321,11 @@ impl Resolved {
                 *pids.entry(pid).or_default() |= sock.serves();
             }
         }
-        let (mut listening, mut others): (Vec<_>, Vec<_>) = pids.into_iter().partition(|(_, listens)| *listens);
-        for pids in [&mut listening, &mut others] {
-            oldest_first(pids, |&(pid, _)| pid);
-        }
-        let pids: Vec<u32> = listening.into_iter().chain(others).map(|(pid, _)| pid).collect();
+        let started = started(pids.keys().copied());
+        let mut pids: Vec<(bool, u64, u32)> =
+            pids.into_iter().map(|(pid, listens)| (!listens, started[&pid], pid)).collect();
+        pids.sort_unstable();
+        let pids: Vec<u32> = pids.into_iter().map(|(_, _, pid)| pid).collect();
         self.add_processes(&pids);
         let unowned = self.sockets.iter().filter(|sock| sock.inode != 0 && sock.pid == 0).count();
         if unowned > 0 && !holders.incomplete {
