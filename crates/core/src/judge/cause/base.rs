@@ -105,6 +105,18 @@ impl Candidate {
         }
     }
 
+    /// A candidate at threads of one process, whose time no flow shows.
+    pub fn at_threads(
+        pid: u32,
+        loss: ThreadLoss,
+        summary: String,
+        evidence: Vec<Evidence>,
+        fix: impl Into<String>,
+    ) -> Candidate {
+        let place = Place { pid: Some(pid), tid: loss.tids.first().copied(), ..Place::default() };
+        Candidate { thread: Some(loss), ..Candidate::new(Lost::default(), place, summary, evidence, fix) }
+    }
+
     /// The answer of a cause that holds.
     pub fn holds(self) -> Outcome {
         Outcome::Holds(Box::new(self))

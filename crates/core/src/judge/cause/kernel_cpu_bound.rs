@@ -8,12 +8,12 @@ mod piecemeal;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Place, Stack};
+use parshall_evidence::Stack;
 
 use super::base::{Candidate, Cause, Outcome, ThreadLoss};
 use super::common::{Mode, Waits, hottest, hottest_of_process, most_in, not_spent};
 use crate::judge::chain::named;
-use crate::judge::facts::{CHEAP_NS, Facts, Lost, MOSTLY_BUSY, Spent, ThreadFact};
+use crate::judge::facts::{CHEAP_NS, Facts, MOSTLY_BUSY, Spent, ThreadFact};
 use crate::judge::record;
 use crate::judge::words;
 use crate::stats::ratio;
@@ -146,10 +146,7 @@ impl Filtered {
         let fix = "Have each packet meet fewer rules: one rule with a set of addresses (nft sets and maps, ipset) instead of a rule for each, and \
                    in front of them one that accepts what belongs to an established connection (`ct state established,related accept`). All \
                    rules, in the network namespace of the service: `nft list ruleset`";
-        let place = Place { pid: Some(pid), tid: tids.first().copied(), ..Place::default() };
-        let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
-        candidate.thread = Some(ThreadLoss { ns, wall_ns, tids });
-        candidate
+        Candidate::at_threads(pid, ThreadLoss { ns, wall_ns, tids }, summary, evidence, fix)
     }
 }
 

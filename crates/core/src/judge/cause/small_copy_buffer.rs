@@ -148,7 +148,8 @@ fn pairs(thread: &ThreadRecord) -> u64 {
     if bytes > 0 && as_much && as_often { copy.pairs.max(written.min(copy.recvs)) } else { copy.pairs }
 }
 
-fn is_receive(call: &str) -> bool {
+/// Whether a call that moves data on a descriptor takes some from it.
+pub fn is_receive(call: &str) -> bool {
     call.starts_with("recv") || call.contains("read")
 }
 

@@ -4,10 +4,11 @@
 //! Look-alike: small messages, each of which a call takes whole. After that nothing is left, or the next message, as often as there are some.
 use std::collections::BTreeMap;
 
-use parshall_evidence::{FdKind, Place, SyscallCell};
+use parshall_evidence::FdKind;
 
 use super::super::base::{Candidate, ThreadLoss};
-use crate::judge::facts::{Facts, Lost, MOSTLY_BUSY, ThreadFact};
+use super::super::small_copy_buffer::is_receive;
+use crate::judge::facts::{Facts, MOSTLY_BUSY, ThreadFact};
 use crate::judge::words;
 use crate::stats::ratio;
 use crate::units;
@@ -82,10 +83,8 @@ pub fn found(facts: &Facts<'_>) -> Option<Piecemeal> {
 
 /// The CPU time of a thread in calls that receive, scaled as its account is.
 fn receiving_ns(thread: &ThreadFact<'_>) -> f64 {
-    let receives = |call: &&SyscallCell| {
-        matches!(call.fd, FdKind::Tcp) && (call.name.starts_with("read") || call.name.starts_with("recv"))
-    };
-    let ns: f64 = thread.rec.syscalls.iter().filter(receives).map(|call| call.on_cpu_ns as f64).sum();
+    let calls = thread.rec.syscalls.iter().filter(|call| call.fd == FdKind::Tcp && is_receive(&call.name));
+    let ns: f64 = calls.map(|call| call.on_cpu_ns as f64).sum();
     ns * ratio(thread.ledger.wall_ns, thread.rec.observed_ns as f64)
 }
 
@@ -109,10 +108,7 @@ impl Piecemeal {
             "Let {process} read some kilobytes at a time and take what it needs from there (a buffered reader). A shell reads byte by byte: \
              leave that to another program (`awk`, `sed`, `mapfile` from a file)."
         );
-        let place = Place { pid: Some(pid), tid: tids.first().copied(), ..Place::default() };
-        let mut candidate = Candidate::new(Lost::default(), place, summary, evidence, fix);
-        candidate.thread = Some(ThreadLoss { ns, wall_ns, tids });
-        candidate
+        Candidate::at_threads(pid, ThreadLoss { ns, wall_ns, tids }, summary, evidence, fix)
     }
 }
 

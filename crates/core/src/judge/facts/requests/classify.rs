@@ -348,8 +348,8 @@ impl<'c> Context<'c> {
             return if self.collects(leaf) { Spent::StopTheWorld } else { Spent::CpuUser };
         }
         // It lies there while the thread that should take it computes, and hardly for requests.
-        let crowded = self.cpu_ns(leaf.pid) >= MOSTLY_BUSY * self.observed_ns;
-        let kept_waiting = is_queued(part) && waits_ns >= if crowded { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
+        let noticed_ns = || if self.is_busy(leaf.pid) { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
+        let kept_waiting = is_queued(part) && waits_ns >= noticed_ns();
         if kept_waiting && self.computes_in_background(leaf.pid, waits_ns) {
             return self.computes(leaf);
         }
@@ -386,7 +386,12 @@ impl<'c> Context<'c> {
     /// A request waits for a CPU for longer than for the requests before it, and most of what its process computes is for none: threads
     /// of its own, in the background or waiting in a loop, have the CPUs.
     fn crowds_itself_out(&self, pid: u32, waits_ns: f64) -> bool {
-        self.computes_in_background(pid, waits_ns) && self.cpu_ns(pid) >= MOSTLY_BUSY * self.observed_ns
+        self.computes_in_background(pid, waits_ns) && self.is_busy(pid)
+    }
+
+    /// A process, or those of the service together if it is one of them, is on a CPU for much of the time.
+    fn is_busy(&self, pid: u32) -> bool {
+        self.cpu_ns(pid) >= MOSTLY_BUSY * self.observed_ns
     }
 
     /// A request waits for longer than for the requests before it, and most of what its process computes is for none.
