@@ -202,6 +202,43 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_of_a_process_that_another_one_asks() {
+        // A proxy waits for the service, which has not asked for the request yet: it does so for six others.
+        let asks = || Hops::new().thread(50, 51, "haproxy").on(HopKind::Reply, "epoll_wait").target("127.0.0.1:8081");
+        let behind = asks().thread(100, 101, "shelves").on(HopKind::OtherRequest, "poll");
+        let mut inner = proxy(6, HopKind::Timer).build();
+        inner.followed = true;
+        inner.address.set_port(8081);
+        let front = || {
+            let mut front = ServiceBuilder::new(8080).requests(80, 230.0).part(behind.clone(), 1.0);
+            front.record.pids = vec![50];
+            front
+        };
+        let judged = |limited: bool| {
+            let mut capture = with(front());
+            capture.services.extend(limited.then(|| inner.clone()));
+            judge(&capture)
+        };
+        let report = judged(true);
+        assert_eq!(report.verdict.cause.as_deref(), Some("concurrency-limit"), "{report:#?}");
+        assert_eq!(report.findings[0].place.pid, Some(100));
+        let chain = report.chain.expect("a chain");
+        assert_eq!((chain.hops[0].process.as_str(), chain.leaf.process.as_str()), ("haproxy", "shelves"));
+        assert_ne!(judged(false).verdict.cause.as_deref(), Some("concurrency-limit"));
+        // A thread of it that is blocked in each question has no limit to raise.
+        inner.limits[0].blocks = true;
+        let mut capture = with(front());
+        capture.services.push(inner);
+        let report = judge(&capture);
+        assert_eq!(
+            (report.verdict.cause.as_deref(), report.verdict.confidence),
+            (Some("serialized-service"), Confidence::High)
+        );
+        let summary = &report.verdict.summary;
+        assert!(summary.contains("shelves 100 is blocked in each question to 127.0.0.1:9000"), "{summary}");
+    }
+
+    #[test]
     fn a_thread_that_is_blocked_in_each_question_has_no_limit_to_raise() {
         let mut service = proxy(1, HopKind::Timer);
         service.record.limits[0].blocks = true;

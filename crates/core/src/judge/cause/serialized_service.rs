@@ -32,7 +32,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return never_served(facts, waits).holds();
     }
     let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
-    let blocked = rec.limits.iter().find(|limit| limit.blocks);
+    // The limit may be that of a process that the service asks.
+    let turn = waits.turn().filter(|turn| turn.limit.blocks);
+    let blocked = rec.limits.iter().find(|limit| limit.blocks).or(turn.as_ref().map(|turn| turn.limit));
     let gap = if let Some(limit) = blocked {
         // Its replies may come together.
         limit.each_ns as f64
@@ -41,10 +43,10 @@ fn test(facts: &Facts<'_>) -> Outcome {
     } else {
         ratio(rec.observed_ns as f64, rec.requests as f64)
     };
-    let meanwhile = match (blocked.and_then(|limit| limit.next), waits.loss.chain.last()) {
-        (Some(next), Some(who)) => {
-            format!("{} {} is blocked in each question to {next}", who.process, who.pid)
-        }
+    let last = || waits.loss.chain.last().map(|last| format!("{} {}", last.process, last.pid));
+    let holder = turn.as_ref().map(|turn| named(turn.hop)).or_else(last);
+    let meanwhile = match (blocked.and_then(|limit| limit.next), holder) {
+        (Some(next), Some(who)) => format!("{who} is blocked in each question to {next}"),
         _ => format!("{} {did}", named(waits.keeper().unwrap_or_else(|| waits.last_thread()))),
     };
     let summary = waits.summary(&format!(

@@ -73,15 +73,15 @@ impl<'a> Turn<'a> {
 /// helpers that ask that server for longer than that takes.
 pub fn turn_of<'a>(services: &'a [Service], part: &'a PathPart) -> Option<Turn<'a>> {
     let hops = part.hops.as_slice();
-    // Nothing was asked for it yet, and what it waits for is not seen in it: others have their turn.
-    let asked = hops.iter().any(|hop| hop.kind == HopKind::Reply);
+    // Whoever has it has asked nothing for it yet, and what it waits for is not seen in it: others have their turn.
+    let asked = hops.iter().rposition(|hop| hop.kind == HopKind::Reply);
+    let since = &hops[asked.map_or(0, |asked| asked + 1)..];
     let quiet = |leaf: &&Hop| matches!(leaf.kind, HopKind::OtherRequest | HopKind::Network | HopKind::Idle);
-    if let Some(first) = hops.first().filter(|_| !asked && hops.last().is_some_and(|leaf| quiet(&leaf))) {
-        return service_of(services, first.pid)?
-            .limits
-            .iter()
-            .find(|limit| limit.next.is_some())
-            .map(|limit| Turn::own(first, limit));
+    if let Some(first) = since.first().filter(|_| since.last().is_some_and(|leaf| quiet(&leaf))) {
+        let limits = service_of(services, first.pid).map_or(&[][..], |service| &service.limits);
+        if let Some(limit) = limits.iter().find(|limit| limit.next.is_some()) {
+            return Some(Turn::own(first, limit));
+        }
     }
     hops.windows(2)
         .find_map(|pair| {
