@@ -4,6 +4,7 @@
 //!
 //! Look-alikes: copies in small pieces (small-copy-buffer), page faults and mapping (page-fault-churn), memory reclaim
 //! (memory-reclaim), and a thread saturated by cheap calls (at capacity).
+mod calls;
 mod piecemeal;
 
 use std::collections::BTreeMap;
@@ -41,16 +42,22 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
     let most = most_in(&hot);
+    let frequent = calls::frequent(facts, leaf.pid);
+    let calls = frequent.as_ref().map(calls::Frequent::sentence).unwrap_or_default();
     let summary = waits.summary(&format!(
-        "{} is on a CPU for {} a request, most of it in the kernel.{most}",
+        "{} is on a CPU for {} a request, most of it in the kernel.{most}{calls}",
         named(leaf),
         waits.each()
     ));
-    let fix = format!(
-        "Make fewer or larger calls; the functions say which. All of them, with callers: `perf record -g -p {} sleep 5; perf report`",
-        leaf.pid
-    );
-    waits.candidate(summary, hot, fix).holds()
+    let buffered = frequent.as_ref().and_then(|frequent| frequent.fix(&named(leaf)));
+    let fix = buffered.unwrap_or_else(|| {
+        format!(
+            "Make fewer or larger calls; the functions say which. All of them, with callers: `perf record -g -p {} sleep 5; perf report`",
+            leaf.pid
+        )
+    });
+    let evidence = hot.into_iter().chain(frequent.map(|frequent| frequent.figure())).collect();
+    waits.candidate(summary, evidence, fix).holds()
 }
 
 /// Kernel functions that compare a packet with the rules of a filter, one after the other (net/netfilter, net/sched).
