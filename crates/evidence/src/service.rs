@@ -56,6 +56,9 @@ pub struct Service {
     /// There are no percentiles where most requests are of such connections.
     #[serde(default)]
     pub overlapping: u64,
+    /// Requests whose reply came in pieces and that ended with the last one: their clients waited for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub in_pieces: u64,
     /// Requests whose reply went on for 10 ms and more after its first part, and for longer than that took. They are counted until then, and
     /// whether their clients waited for the rest is not known: a stream looks alike.
     #[serde(default, skip_serializing_if = "is_zero")]

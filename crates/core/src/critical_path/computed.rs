@@ -2,7 +2,7 @@
 //! and the client has what it asked for with the last one.
 //!
 //! What is sent as it comes, news, pictures or sounds, looks alike, and so does a large file whose client takes it slowly. There the thread
-//! sleeps between the pieces, for the next one or for the client, or copies all the time. Here it does neither for most of the time from the
+//! sleeps between the pieces, for the next one or for the client, or copies large ones all the time. Here it does neither for most of the time from the
 //! first piece to the last one, and has no other client meanwhile. The reply has an end, by its protocol, or because the client goes on
 //! at once when it has the last piece.
 use std::collections::{BTreeMap, HashMap};
@@ -17,8 +17,10 @@ use super::pieces::{Reply, end_with};
 const PIECES_MIN: usize = 4;
 /// Pieces that follow each other sooner are sent at once.
 const LONG_NS: u64 = 2_000_000;
-/// The share of the time from the first piece to the last one in which the thread neither sleeps nor sends.
+/// The share of the time from the first piece to the last one in which the thread neither sleeps nor copies.
 const COMPUTED: f64 = 0.6;
+/// A call that sends no more costs far more than copying does.
+const FEW_BYTES: u32 = 256;
 /// Fewer replies may look so by chance; and at least this many of five long ones are computed.
 const REPLIES_MIN: usize = 3;
 const MOST_OF_5: usize = 4;
@@ -49,13 +51,16 @@ pub fn settle(
         // The protocol of one connection is that of all to the same port.
         let ends = replies.iter().any(|(_, _, reply)| has_end(reply));
         // Of a reply at the end of a slice it is not known whether that was all.
-        let mut replies: Vec<_> = replies.into_iter().filter(|(_, _, reply)| reply.next_ns.is_some()).collect();
-        let seen = replies.len();
-        replies.retain(|(_, _, reply)| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply));
-        if replies.len() < REPLIES_MIN || replies.len() * 5 < seen * MOST_OF_5 {
+        let (mut whole, open): (Vec<_>, Vec<_>) =
+            replies.into_iter().partition(|(_, _, reply)| reply.next_ns.is_some());
+        let seen = whole.len();
+        whole.retain(|(_, _, reply)| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply));
+        if whole.len() < REPLIES_MIN || whole.len() * 5 < seen * MOST_OF_5 {
             continue;
         }
-        for (id, at, reply) in replies {
+        let paused = open.into_iter().filter(|(_, _, reply)| pauses(timeline, reply));
+        whole.extend(paused.filter(|(_, _, reply)| is_computed(timeline, by_thread, reply)));
+        for (id, at, reply) in whole {
             reply.sends.last().into_iter().for_each(|last| end_with(found, (id, at), last));
         }
     }
@@ -73,7 +78,7 @@ fn is_long(sends: &[SocketCall], before_ns: u64) -> bool {
     sends.len() >= PIECES_MIN && to - from >= LONG_NS.max(before_ns)
 }
 
-/// Whether one thread sends all of a reply, has no other client meanwhile, and neither sleeps nor sends for most of the time.
+/// Whether one thread sends all of a reply, has no other client meanwhile, and neither sleeps nor copies for most of the time.
 fn is_computed(timeline: &Timeline, by_thread: &HashMap<u32, Vec<SocketCall>>, reply: &Reply<'_>) -> bool {
     let last = &reply.sends[reply.sends.len() - 1];
     let (from, to) = span(reply.sends);
@@ -82,10 +87,18 @@ fn is_computed(timeline: &Timeline, by_thread: &HashMap<u32, Vec<SocketCall>>, r
     let meanwhile = calls[calls.partition_point(|call| call.at_ns <= from)..].iter().take_while(|call| call.at_ns < to);
     let serves = |call: &SocketCall| timeline.sockets.get(&call.socket).is_some_and(|socket| socket.serves);
     let others = meanwhile.filter(|call| call.socket != last.socket && serves(call)).count();
-    let sent_ns: u64 = reply.sends[1..].iter().map(|call| call.at_ns.min(to).saturating_sub(call.since_ns)).sum();
+    let copies = reply.sends[1..].iter().filter(|call| call.bytes > FEW_BYTES);
+    let sent_ns: u64 = copies.map(|call| call.at_ns.min(to).saturating_sub(call.since_ns)).sum();
     let slept_ns: u64 = sleeps(timeline, last.tid, from, to).map(|off| slept(off, from, to)).sum();
     let computed_ns = (to - from).saturating_sub(sent_ns + slept_ns);
     by_one && others == 0 && computed_ns as f64 >= COMPUTED * (to - from) as f64
+}
+
+/// Whether a reply, computed until then without a pause, pauses before its slice ends: that was all, where others end so.
+fn pauses(timeline: &Timeline, reply: &Reply<'_>) -> bool {
+    let (from, to) = span(reply.sends);
+    let slice = timeline.slices.iter().find(|slice| slice.0 <= from && to <= slice.1);
+    slice.is_some_and(|slice| to + (to - from) / AT_ONCE < slice.1)
 }
 
 /// Whether its client goes on at once when it has the last piece.
@@ -168,6 +181,10 @@ mod tests {
         Timed,
         /// The thread copies all the time.
         Copied,
+        /// It spends that time in calls that send a few bytes each.
+        Small,
+        /// Half of the clients neither ask again nor close the connection before the slice ends.
+        HalfUnended,
         /// The thread answers another client between the pieces.
         Shared,
         /// The client neither asks again nor closes the connection.
@@ -187,7 +204,8 @@ mod tests {
             let pieces = if but == But::OnePiece { 2 } else { PIECES };
             let done = at + HEAD_NS + pieces * MS;
             let later = if but == But::UnknownStays { 30 * MS } else { 100 * US };
-            let closed_ns = (but != But::Unended).then_some(done + later);
+            let unended = but == But::Unended || but == But::HalfUnended && n % 2 == 0;
+            let closed_ns = (!unended).then_some(done + later);
             let socket = Socket { opened: true, opened_ns: Some(at), closed_ns, ..served_socket(7000) };
             script = script.socket(id, socket, 101).accepts(101, id, at, at).receives(101, id, at, at);
             script = script.sends(101, id, at + HEAD_NS);
@@ -202,7 +220,8 @@ mod tests {
                 }
             }
             for call in &mut script.timeline.calls.get_mut(&id).expect("calls")[3..] {
-                call.since_ns -= if but == But::Copied { 900 * US } else { 0 };
+                call.since_ns -= if matches!(but, But::Copied | But::Small) { 900 * US } else { 0 };
+                call.bytes = if but == But::Small { 12 } else { 4_096 };
             }
             let frame = Frame { protocol: Protocol::Http1, kind: 1, flags: 0, length: 0, stream: 0 };
             let known = !matches!(but, But::Unknown | But::UnknownStays);
@@ -218,11 +237,14 @@ mod tests {
 
     #[test]
     fn a_reply_that_is_computed_lasts_until_its_last_piece() {
-        for but in [But::Nothing, But::Unknown] {
+        for but in [But::Nothing, But::Unknown, But::Small, But::HalfUnended] {
             let service = service(&listing(but));
-            assert_eq!(service.p50_ns, Some(HEAD_NS + PIECES * MS), "{but:?}");
+            // The last piece ends it as soon as it is sent.
+            let early = if but == But::Small { 900 * US } else { 0 };
+            let whole = HEAD_NS + PIECES * MS - early;
+            assert_eq!((service.p50_ns, service.in_pieces), (Some(whole), 8), "{but:?}");
             let on_cpu = service.path.iter().filter(|part| part.hops.iter().any(|hop| hop.kind == HopKind::OnCpu));
-            assert!(on_cpu.map(|part| part.ns).sum::<u64>() >= 8 * 20 * MS, "{:#?}", service.path);
+            assert!(on_cpu.map(|part| part.ns).sum::<u64>() >= 8 * 19 * MS, "{:#?}", service.path);
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Request {
     pub polls: bool,
     /// It is a job: its server said at once that it has it, and its client waits for the result, which came later.
     pub job: bool,
+    /// Its reply came in pieces, and it ends with the last one.
+    pub in_pieces: bool,
 }
 
 /// The part of a slice in whose beginning the first data on a socket may be the rest of a request: slices are at least three times as
@@ -167,6 +169,7 @@ pub fn begun(id: FlowId, call: &SocketCall, begin: u64) -> Request {
         overlaps: false,
         polls: false,
         job: false,
+        in_pieces: false,
     }
 }
 

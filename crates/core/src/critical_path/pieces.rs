@@ -69,7 +69,9 @@ pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
 /// Lets the request at a place of its connection end with this send.
 pub fn end_with(found: &mut BTreeMap<FlowId, Vec<Request>>, (socket, at): (FlowId, usize), last: &SocketCall) {
     let request = found.get_mut(&socket).and_then(|all| all.get_mut(at));
-    request.into_iter().for_each(|request| *request = replied(*request, last));
+    request.into_iter().for_each(|request| {
+        *request = Request { in_pieces: true, ..replied(*request, last) };
+    });
 }
 
 /// Whether a client that went on at `next_ns` waited for the last send, before which nothing was sent during `gap`.

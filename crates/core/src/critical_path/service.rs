@@ -168,6 +168,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
         moved: moved(&all),
         overlapping: overlapping().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        in_pieces: all.iter().filter(|r| r.in_pieces).count() as u64,
         continued,
         continued_ns,
         opened: members.iter().filter(|id| index.socket(**id).is_some_and(|s| s.opened)).count() as u64,
@@ -279,6 +280,7 @@ fn never_read(index: &Index<'_>, group: Group) -> Vec<Request> {
                 overlaps: false,
                 polls: false,
                 job: false,
+                in_pieces: false,
             });
         }
     }

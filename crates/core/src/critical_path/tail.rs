@@ -159,6 +159,7 @@ mod tests {
             overlaps: false,
             polls: false,
             job: false,
+            in_pieces: false,
         }
     }
 

@@ -379,7 +379,8 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     gaps.extend(unknown.then_some(Gap::Slowest));
     let continued =
         |service: &&ServiceFact<'_>| service.rec.continued.saturating_mul(CONTINUED_OF) >= service.rec.requests;
-    let continued = services().filter(|service| service.rec.continued > 0).find(continued);
+    let answered = facts.requests.services.iter().filter(|service| !service.rec.waited && service.rec.continued > 0);
+    let continued = answered.filter(|service| !service.rec.followed).find(continued);
     gaps.extend(
         continued.map(|service| Gap::Continued(ratio(service.rec.continued_ns as f64, service.rec.continued as f64))),
     );

@@ -113,6 +113,7 @@ impl ServiceBuilder {
             opened: 0,
             moved: 0,
             overlapping: 0,
+            in_pieces: 0,
             continued: 0,
             continued_ns: 0,
             observed_ns: WINDOW_NS,

@@ -235,6 +235,7 @@ fn service(capture: &Capture, held: &[Held<'_>]) -> Option<Service> {
         unanswered_longest_ns: held.iter().map(|one| one.age_ns).max().unwrap_or(0),
         abandoned: 0,
         overlapping: 0,
+        in_pieces: 0,
         continued: 0,
         continued_ns: 0,
         connections: count,

@@ -59,7 +59,7 @@ impl<'a> Requests<'a> {
         let streams = Streams::new(flows);
         let network = NetworkTime::new(flows, parts);
         let facts = services.iter().map(|rec| {
-            let counted = rec.waited || !rec.followed && !streams.is_stream(rec);
+            let counted = rec.waited || !rec.followed && (answers_in_pieces(rec) || !streams.is_stream(rec));
             let mut fact = ServiceFact::new(rec, counted, capture.window_ns as f64);
             classify::classify(&mut fact, services, capture, &code);
             if !rec.waited {
@@ -148,6 +148,12 @@ impl ServiceFact<'_> {
             }
         }
     }
+}
+
+/// Whether the long replies of a service come in pieces that their clients wait for: to a flow they look like a stream. Of those that go on
+/// when a slice ends that is not known.
+fn answers_in_pieces(service: &Service) -> bool {
+    service.in_pieces > 0 && service.in_pieces >= service.continued
 }
 
 /// Fewer sends and receives do not make a stream.
@@ -337,6 +343,28 @@ mod tests {
         assert!(report.service.is_none(), "{report:#?}");
         capture.services[0].followed = false;
         assert_eq!(judge(&capture).verdict.cause.as_deref(), Some("timer-wait"));
+    }
+
+    #[test]
+    fn replies_in_pieces_that_clients_wait_for_are_no_stream() {
+        // A service whose replies are computed in 3,000 pieces each: as a flow, it sends and hardly receives.
+        let judged = |in_pieces: u64, continued: u64| {
+            let mut flow = FlowBuilder::new(1, Role::Server).fill();
+            flow.record.calls.sends = 60_000;
+            (flow.record.calls.recvs, flow.record.calls.exchanges) = (20, 20);
+            flow.record.last.bytes_acked += 720_000;
+            flow.record.last.bytes_received += 2_000;
+            let mut capture = with(ServiceBuilder::new(7000).requests(20, 30.0).cpu(1.0));
+            capture.threads = vec![ThreadBuilder::new(101).samples(90, 10).fill().record];
+            capture.flows = vec![flow.record];
+            (capture.services[0].in_pieces, capture.services[0].continued) = (in_pieces, continued);
+            capture.services[0].continued_ns = continued * 300 * MS;
+            judge(&capture)
+        };
+        assert_eq!(judged(16, 4).verdict.cause.as_deref(), Some("user-cpu-bound"));
+        let (pushes, unknown) = (judged(0, 0), judged(4, 16));
+        assert_eq!((pushes.verdict.status, pushes.verdict.confidence), (Status::Healthy, Confidence::High));
+        assert_eq!((unknown.verdict.status, unknown.verdict.confidence), (Status::Healthy, Confidence::Medium));
     }
 
     #[test]
