@@ -2,9 +2,9 @@
 //! and the client has what it asked for with the last one.
 //!
 //! What is sent as it comes, news, pictures or sounds, looks alike, and so does a large file whose client takes it slowly. There the thread
-//! sleeps between the pieces, for the next one or for the client, or copies large ones all the time. Here it does neither for most of the time from the
-//! first piece to the last one, and has no other client meanwhile. The reply has an end, by its protocol, or because the client goes on
-//! at once when it has the last piece.
+//! sleeps between the pieces, for the next one or for the client, or copies large ones all the time. Here it does neither
+//! for most of the time from the first piece to the last one, and has no other client between two pieces. The reply has an end, by its
+//! protocol, or because the client goes on at once when it has the last piece.
 use std::collections::{BTreeMap, HashMap};
 
 use parshall_evidence::FlowId;
@@ -78,20 +78,31 @@ fn is_long(sends: &[SocketCall], before_ns: u64) -> bool {
     sends.len() >= PIECES_MIN && to - from >= LONG_NS.max(before_ns)
 }
 
-/// Whether one thread sends all of a reply, has no other client meanwhile, and neither sleeps nor copies for most of the time.
+/// Whether whoever sends a reply computes for most of the time from its first piece to the last one. A runtime may move that between threads.
 fn is_computed(timeline: &Timeline, by_thread: &HashMap<u32, Vec<SocketCall>>, reply: &Reply<'_>) -> bool {
-    let last = &reply.sends[reply.sends.len() - 1];
     let (from, to) = span(reply.sends);
-    let by_one = reply.sends.iter().all(|call| call.tid == last.tid);
-    let calls = by_thread.get(&last.tid).map_or(&[][..], Vec::as_slice);
-    let meanwhile = calls[calls.partition_point(|call| call.at_ns <= from)..].iter().take_while(|call| call.at_ns < to);
+    let between = |pair: &[SocketCall]| {
+        let calls = by_thread.get(&pair[0].tid).map_or(&[][..], Vec::as_slice);
+        computed_ns(timeline, calls, (&pair[0], &pair[1]))
+    };
+    let between_ns: u64 = reply.sends.windows(2).map(between).sum();
+    let small = reply.sends[1..].iter().filter(|call| call.bytes <= FEW_BYTES);
+    let small_ns: u64 = small.map(|call| call.at_ns.min(to).saturating_sub(call.since_ns)).sum();
+    (between_ns + small_ns) as f64 >= COMPUTED * (to - from) as f64
+}
+
+/// The time between two pieces in which the thread that sends both does not sleep; none where it has another client meanwhile. `calls` are
+/// those of the thread.
+fn computed_ns(timeline: &Timeline, calls: &[SocketCall], pieces: (&SocketCall, &SocketCall)) -> u64 {
+    let (before, after) = pieces;
+    let (from, to) = (before.at_ns, after.since_ns.max(before.at_ns));
     let serves = |call: &SocketCall| timeline.sockets.get(&call.socket).is_some_and(|socket| socket.serves);
-    let others = meanwhile.filter(|call| call.socket != last.socket && serves(call)).count();
-    let copies = reply.sends[1..].iter().filter(|call| call.bytes > FEW_BYTES);
-    let sent_ns: u64 = copies.map(|call| call.at_ns.min(to).saturating_sub(call.since_ns)).sum();
-    let slept_ns: u64 = sleeps(timeline, last.tid, from, to).map(|off| slept(off, from, to)).sum();
-    let computed_ns = (to - from).saturating_sub(sent_ns + slept_ns);
-    by_one && others == 0 && computed_ns as f64 >= COMPUTED * (to - from) as f64
+    let mut meanwhile =
+        calls[calls.partition_point(|call| call.at_ns <= from)..].iter().take_while(|call| call.at_ns < to);
+    if before.tid != after.tid || meanwhile.any(|call| call.socket != after.socket && serves(call)) {
+        return 0;
+    }
+    (to - from).saturating_sub(sleeps(timeline, after.tid, from, to).map(|off| slept(off, from, to)).sum())
 }
 
 /// Whether a reply, computed until then without a pause, pauses before its slice ends: that was all, where others end so.
@@ -138,8 +149,9 @@ pub fn decisive_sleeps(timeline: &Timeline) -> Vec<(u32, u64)> {
         }
         for sends in calls.chunk_by(|a, b| a.op == b.op).filter(|calls| calls[0].op == Op::Send && is_long(calls, 0)) {
             let (from, to) = span(sends);
-            let tid = sends[sends.len() - 1].tid;
-            let mut offs: Vec<&OffCpu> = sleeps(timeline, tid, from, to).collect();
+            let by_one = sends.windows(2).filter(|pair| pair[0].tid == pair[1].tid);
+            let between = by_one.map(|pair| (pair[0].tid, pair[0].at_ns, pair[1].since_ns));
+            let mut offs: Vec<&OffCpu> = between.flat_map(|(tid, from, to)| sleeps(timeline, tid, from, to)).collect();
             offs.sort_by_key(|off| std::cmp::Reverse(slept(off, from, to)));
             let mut slept_ns = 0;
             for off in offs {
@@ -166,6 +178,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const US: u64 = 1_000;
     const SLEEP: i32 = 35;
+    const FUTEX: i32 = 202;
     const HEAD_NS: u64 = 300 * US;
     const PIECES: u64 = 20;
 
@@ -183,6 +196,8 @@ mod tests {
         Copied,
         /// It spends that time in calls that send a few bytes each.
         Small,
+        /// A runtime lets another thread go on after half of the pieces.
+        Moved,
         /// Half of the clients neither ask again nor close the connection before the slice ends.
         HalfUnended,
         /// The thread answers another client between the pieces.
@@ -223,6 +238,12 @@ mod tests {
                 call.since_ns -= if matches!(but, But::Copied | But::Small) { 900 * US } else { 0 };
                 call.bytes = if but == But::Small { 12 } else { 4_096 };
             }
+            if but == But::Moved {
+                let later = &mut script.timeline.calls.get_mut(&id).expect("calls")[12..];
+                later.iter_mut().for_each(|call| call.tid = 102);
+                let taken = later[0].at_ns - 500 * US;
+                script = script.sleeps(102, at - 70 * MS * n.min(1), taken, FUTEX, Waker::Thread(101));
+            }
             let frame = Frame { protocol: Protocol::Http1, kind: 1, flags: 0, length: 0, stream: 0 };
             let known = !matches!(but, But::Unknown | But::UnknownStays);
             script.timeline.calls.get_mut(&id).expect("calls")[1].frame = known.then_some(frame);
@@ -237,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_is_computed_lasts_until_its_last_piece() {
-        for but in [But::Nothing, But::Unknown, But::Small, But::HalfUnended] {
+        for but in [But::Nothing, But::Unknown, But::Small, But::Moved, But::HalfUnended] {
             let service = service(&listing(but));
             // The last piece ends it as soon as it is sent.
             let early = if but == But::Small { 900 * US } else { 0 };
