@@ -24,6 +24,8 @@ pub struct Frequent {
     each: f64,
     /// Bytes that one of them moves, mean; 0 where it moves none.
     bytes: f64,
+    /// They were counted in slices, whose ends cut requests.
+    scaled: bool,
 }
 
 /// The call of a process that takes most of its CPU time, if it makes it many times for each request.
@@ -44,7 +46,8 @@ pub fn frequent(facts: &Facts<'_>, pid: u32) -> Option<Frequent> {
     let (name, most) = calls.into_iter().max_by_key(|(_, call)| call.on_cpu_ns)?;
     let each = ratio(most.count as f64, requests as f64);
     let matters = each >= EACH_MIN && most.on_cpu_ns as f64 >= SHARE_MIN * cpu_ns;
-    matters.then(|| Frequent { name: name.to_owned(), each, bytes: ratio(most.bytes as f64, most.count as f64) })
+    let bytes = ratio(most.bytes as f64, most.count as f64);
+    matters.then(|| Frequent { name: name.to_owned(), each, bytes, scaled: facts.scaled() })
 }
 
 impl Frequent {
@@ -52,12 +55,14 @@ impl Frequent {
     pub fn sentence(&self) -> String {
         let of_bytes =
             if self.bytes > 0.0 { format!(", with {} each", units::bytes(self.bytes)) } else { String::new() };
-        format!(" It calls {} {} times a request{of_bytes}.", self.name, units::count_f(self.each))
+        let each = words::about(self.scaled, units::count_f(self.each));
+        format!(" It calls {} {each} times a request{of_bytes}.", self.name)
     }
 
     /// The figure that says so.
     pub fn figure(&self) -> Evidence {
-        words::valued(format!("calls of {} a request", self.name), self.each, "1")
+        let figure = words::valued(format!("calls of {} a request", self.name), self.each, "1");
+        Evidence { scaled: self.scaled, ..figure }
     }
 
     /// How to make it less often; None where what it moves with each is enough.
