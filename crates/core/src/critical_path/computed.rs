@@ -2,9 +2,9 @@
 //! and the client has what it asked for with the last one.
 //!
 //! What is sent as it comes, news, pictures or sounds, looks alike, and so does a large file whose client takes it slowly. There the thread
-//! sleeps between the pieces, for the next one or for the client, or copies large ones all the time. Here it does neither
-//! for most of the time from the first piece to the last one, and has no other client between two pieces. The reply has an end, by its
-//! protocol, or because the client goes on at once when it has the last piece.
+//! sleeps between the pieces, for the next one or for the client, or copies large ones all the time. Here it does neither for most of the time
+//! from the first piece to the last one, and has no other client between two pieces. The reply has an end, by its protocol, or because the
+//! client goes on at once when it has the last piece, or asks again.
 use std::collections::{BTreeMap, HashMap};
 
 use parshall_evidence::FlowId;
@@ -24,6 +24,8 @@ const FEW_BYTES: u32 = 256;
 /// Fewer replies may look so by chance; and at least this many of five long ones are computed.
 const REPLIES_MIN: usize = 3;
 const MOST_OF_5: usize = 4;
+/// Of them, the clients of at least this many were seen to go on.
+const GO_ON_MIN: usize = 2;
 /// The time from the first piece to the last one divided by this: a client that waits for the last one goes on within that time.
 const AT_ONCE: u64 = 4;
 
@@ -51,15 +53,17 @@ pub fn settle(
         // The protocol of one connection is that of all to the same port.
         let ends = replies.iter().any(|(_, _, reply)| has_end(reply));
         // Of a reply at the end of a slice it is not known whether that was all.
-        let (mut whole, open): (Vec<_>, Vec<_>) =
-            replies.into_iter().partition(|(_, _, reply)| reply.next_ns.is_some());
+        let mut whole: Vec<_> =
+            replies.into_iter().filter(|(_, _, reply)| reply.next_ns.is_some() || pauses(timeline, reply)).collect();
         let seen = whole.len();
-        whole.retain(|(_, _, reply)| (ends || is_awaited(reply)) && is_computed(timeline, by_thread, reply));
-        if whole.len() < REPLIES_MIN || whole.len() * 5 < seen * MOST_OF_5 {
+        let is_waited_for = |reply: &Reply<'_>| ends || is_awaited(reply) || reply.asks_again;
+        whole.retain(|(_, _, reply)| {
+            (reply.next_ns.is_none() || is_waited_for(reply)) && is_computed(timeline, by_thread, reply)
+        });
+        let go_on = whole.iter().filter(|(_, _, reply)| reply.next_ns.is_some()).count();
+        if whole.len() < REPLIES_MIN || go_on < GO_ON_MIN || whole.len() * 5 < seen * MOST_OF_5 {
             continue;
         }
-        let paused = open.into_iter().filter(|(_, _, reply)| pauses(timeline, reply));
-        whole.extend(paused.filter(|(_, _, reply)| is_computed(timeline, by_thread, reply)));
         for (id, at, reply) in whole {
             reply.sends.last().into_iter().for_each(|last| end_with(found, (id, at), last));
         }
@@ -198,6 +202,8 @@ mod tests {
         Small,
         /// A runtime lets another thread go on after half of the pieces.
         Moved,
+        /// The form of the request is not known, and the client asks again after a while.
+        AsksAgain,
         /// Half of the clients neither ask again nor close the connection before the slice ends.
         HalfUnended,
         /// The thread answers another client between the pieces.
@@ -218,7 +224,8 @@ mod tests {
             let (id, at) = (10 + n, (10 + 100 * n) * MS);
             let pieces = if but == But::OnePiece { 2 } else { PIECES };
             let done = at + HEAD_NS + pieces * MS;
-            let later = if but == But::UnknownStays { 30 * MS } else { 100 * US };
+            let stays = matches!(but, But::UnknownStays | But::AsksAgain);
+            let later = if stays { 30 * MS } else { 100 * US };
             let unended = but == But::Unended || but == But::HalfUnended && n % 2 == 0;
             let closed_ns = (!unended).then_some(done + later);
             let socket = Socket { opened: true, opened_ns: Some(at), closed_ns, ..served_socket(7000) };
@@ -244,8 +251,12 @@ mod tests {
                 let taken = later[0].at_ns - 500 * US;
                 script = script.sleeps(102, at - 70 * MS * n.min(1), taken, FUTEX, Waker::Thread(101));
             }
+            if but == But::AsksAgain {
+                let again = done + 20 * MS;
+                script = script.receives(101, id, again, again).sends(101, id, again + HEAD_NS);
+            }
             let frame = Frame { protocol: Protocol::Http1, kind: 1, flags: 0, length: 0, stream: 0 };
-            let known = !matches!(but, But::Unknown | But::UnknownStays);
+            let known = !matches!(but, But::Unknown | But::UnknownStays | But::AsksAgain);
             script.timeline.calls.get_mut(&id).expect("calls")[1].frame = known.then_some(frame);
         }
         script.timeline.left_out = u64::from(but == But::LeftOut);
@@ -267,6 +278,13 @@ mod tests {
             let on_cpu = service.path.iter().filter(|part| part.hops.iter().any(|hop| hop.kind == HopKind::OnCpu));
             assert!(on_cpu.map(|part| part.ns).sum::<u64>() >= 8 * 19 * MS, "{:#?}", service.path);
         }
+    }
+
+    #[test]
+    fn who_asks_again_after_a_while_had_all_of_the_reply() {
+        let (again, stays) = (service(&listing(But::AsksAgain)), service(&listing(But::UnknownStays)));
+        assert_eq!((again.requests, again.in_pieces), (16, 8));
+        assert_eq!((stays.requests, stays.in_pieces), (8, 0));
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub struct Reply<'a> {
     pub sends: &'a [SocketCall],
     /// When the client went on: it asked again, or an end closed the connection.
     pub next_ns: Option<u64>,
+    /// It asked again.
+    pub asks_again: bool,
 }
 
 impl<'a> Reply<'a> {
@@ -110,7 +112,7 @@ impl<'a> Reply<'a> {
         let asks = calls.get(first + sends.len()).map(|call| call.since_ns);
         let other = socket.other_end.and_then(|id| timeline.sockets.get(&id)).and_then(|other| other.closed_ns);
         let next_ns = [asks, socket.closed_ns, other].into_iter().flatten().min().filter(|at| *at <= slice.1);
-        Some(Reply { read, sends, next_ns })
+        Some(Reply { read, sends, next_ns, asks_again: next_ns.is_some() && next_ns == asks })
     }
 
     /// Whether its request is one of HTTP/1.
