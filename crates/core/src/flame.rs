@@ -7,6 +7,7 @@ use parshall_evidence::timeline::Why;
 use parshall_evidence::{Capture, NO_SYSCALL, Stack};
 
 use crate::report::simplified;
+use crate::sorting::IntoOrdered as _;
 use crate::units::or;
 
 /// Stands between the stack of a sleeper and that of who woke it.
@@ -68,7 +69,7 @@ impl Flames {
             }
             add(&mut flames.on_cpu, frames, sample.count);
         }
-        let stalled: BTreeSet<u32> = capture.thread_stalls.iter().map(|stall| stall.tid).collect();
+        let stalled: BTreeSet<u32> = capture.thread_stalls.iter().map(|stall| stall.tid).into_set();
         for stall in &capture.thread_stalls {
             let mut frames = vec![thread(stall.tid)];
             let call = if stall.syscall == NO_SYSCALL { "" } else { stall.syscall_name.as_str() };
@@ -115,7 +116,7 @@ fn add(stacks: &mut Stacks, frames: Vec<Frame>, weight: u64) {
 /// Names of threads by their ids.
 fn names(capture: &Capture) -> BTreeMap<u32, &str> {
     let observed = capture.timeline.iter().flat_map(|timeline| &timeline.names);
-    let mut names: BTreeMap<u32, &str> = observed.map(|(tid, names)| (*tid, names.thread.as_str())).collect();
+    let mut names: BTreeMap<u32, &str> = observed.map(|(tid, names)| (*tid, names.thread.as_str())).into_map();
     names.extend(capture.threads.iter().map(|thread| (thread.tid, thread.comm.as_str())));
     names
 }

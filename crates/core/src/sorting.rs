@@ -1,9 +1,37 @@
-//! Stable sorts of which the program contains one, whatever is sorted.
+//! Stable sorts of which the program contains one, whatever is sorted, and ordered maps and sets that are made without one.
 //!
 //! The standard library compiles each sort of a type by an order again, 4 KB a time, and there are some hundred. These sort the places of
 //! the elements, by one copy of that code, and then move the elements. The result is that of the standard library. Sorts of numbers and
 //! strings by their own order share their code anyway, and those in a path of packets or of rows use the standard library.
+//!
+//! `collect` sorts what it makes a `BTreeMap` or a `BTreeSet` of, too. Here each element is inserted, by code that the program has anyway.
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ordered maps and sets of what an iterator has; of equal keys the last value counts.
+pub trait IntoOrdered: Iterator + Sized {
+    /// As [`Iterator::collect`] makes a map.
+    fn into_map<K: Ord, V>(self) -> BTreeMap<K, V>
+    where
+        Self: Iterator<Item = (K, V)>,
+    {
+        let mut map = BTreeMap::new();
+        map.extend(self);
+        map
+    }
+
+    /// As [`Iterator::collect`] makes a set.
+    fn into_set<T: Ord>(self) -> BTreeSet<T>
+    where
+        Self: Iterator<Item = T>,
+    {
+        let mut set = BTreeSet::new();
+        set.extend(self);
+        set
+    }
+}
+
+impl<I: Iterator> IntoOrdered for I {}
 
 /// Stable sorts of a slice. Each takes memory for the places, unless the slice is sorted already.
 pub trait StableSort<T> {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_evidence::CgroupCpu;
 
 use super::subject::Process;
@@ -124,8 +124,8 @@ pub struct Watch {
 impl Watch {
     /// Starts with a snapshot of the groups of all processes.
     pub fn start(processes: &[Process]) -> Self {
-        let directories: BTreeSet<&PathBuf> = processes.iter().filter_map(|p| p.cpu_cgroup.as_ref()).collect();
-        Self { begin: directories.into_iter().map(|at| (at.clone(), snapshot_directory(at))).collect() }
+        let directories: BTreeSet<&PathBuf> = processes.iter().filter_map(|p| p.cpu_cgroup.as_ref()).into_set();
+        Self { begin: directories.into_iter().map(|at| (at.clone(), snapshot_directory(at))).into_map() }
     }
 
     /// Time for which `directory` or an ancestor of it was throttled since the start, by their latest account. A thread that

@@ -1,4 +1,5 @@
 //! `run`: starts the command behind a gate process, attaches, opens the gate, and observes until the command ends.
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -93,7 +94,7 @@ impl Started {
 /// without listeners.
 fn describe(capture: &mut Capture, pid: u32, name: &str) {
     let served = capture.flows.iter().filter(|flow| flow.role == Role::Server).map(|flow| flow.local.port());
-    let ports: BTreeSet<u16> = served.collect();
+    let ports: BTreeSet<u16> = served.into_set();
     let subject = &mut capture.subject;
     subject.ports = ports.into_iter().collect();
     let named = subject.pids.iter().zip(&mut subject.comms).filter(|(of, _)| **of == pid).map(|(_, comm)| comm);

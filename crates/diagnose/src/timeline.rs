@@ -11,7 +11,7 @@ use parshall_bpf::diagnose::timeline::{CallWire, OP_ACCEPT, OP_RECEIVE, OffCpuWi
 use parshall_bpf::diagnose::udp::UdpCallWire;
 use parshall_core::observe::follow::ends;
 use parshall_core::observe::under_way::UnderWay;
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_evidence::socket::selection::state::CLOSE;
 use parshall_evidence::timeline::{
     EVENTS_MAX, Frame, NAMES_PORT, Names, OffCpu, Op, Protocol, Socket, SocketCall, Timeline, Waker, Why,
@@ -271,7 +271,7 @@ impl Events {
         let (begin, end) = parts.window;
         let relative = |at: u64| at.clamp(begin, end) - begin;
         let slices = clipped(parts.slices, self.full_at.unwrap_or(u64::MAX));
-        let syscalls: BTreeSet<i32> = self.off_cpu.values().flatten().map(|off| off.syscall).collect();
+        let syscalls: BTreeSet<i32> = self.off_cpu.values().flatten().map(|off| off.syscall).into_set();
         let sockets = self.sockets(&parts);
         let established = self.established(&parts);
         self.calls.retain(|id, _| sockets.contains_key(id));
@@ -298,15 +298,15 @@ impl Events {
             slices: slices.iter().map(|&(from, to)| (relative(from), relative(to))).collect(),
             names: names(&self.processes, parts.threads),
             observed_pids: observed_pids(parts.observed, parts.threads),
-            off_cpu: self.off_cpu.into_iter().collect(),
-            calls: self.calls.into_iter().collect(),
+            off_cpu: self.off_cpu.into_iter().into_map(),
+            calls: self.calls.into_iter().into_map(),
             sockets,
             syscalls: syscalls
                 .into_iter()
                 .filter(|nr| *nr >= 0)
                 .map(|nr| (nr, syscall_name(nr).into_owned()))
-                .collect(),
-            asked_pids: parts.asked_pids.into_iter().collect(),
+                .into_map(),
+            asked_pids: parts.asked_pids.into_iter().into_set(),
             asked_ports: parts.asked_ports,
             ..Timeline::default()
         }
@@ -371,7 +371,7 @@ impl Events {
             socket.other_end = other_end(&ends, &own, &socket).filter(|other| *other != id);
             (id, socket)
         };
-        sockets.into_iter().map(with_other_end).collect()
+        sockets.into_iter().map(with_other_end).into_map()
     }
 }
 
@@ -490,7 +490,7 @@ fn names(processes: &HashMap<u32, u32>, threads: &[ThreadRecord]) -> BTreeMap<u3
     let comm = |tid: u32| by_tid.get(&tid).map(|thread| thread.comm.clone()).unwrap_or_default();
     let known = threads.iter().map(|thread| (thread.tid, thread.pid));
     let all = processes.iter().map(|(tid, pid)| (*tid, *pid)).chain(known);
-    all.map(|(tid, pid)| (tid, Names { pid, thread: comm(tid), process: comm(pid) })).collect()
+    all.map(|(tid, pid)| (tid, Names { pid, thread: comm(tid), process: comm(pid) })).into_map()
 }
 
 /// Since when each process was observed: those that were made within the window since their first thread was.
@@ -500,7 +500,7 @@ fn observed_pids(observed: &HashSet<u32>, threads: &[ThreadRecord]) -> BTreeMap<
         let first = since.entry(thread.pid).or_insert(thread.begin_ns);
         *first = (*first).min(thread.begin_ns);
     }
-    observed.iter().map(|pid| (*pid, since.get(pid).copied().unwrap_or(0))).collect()
+    observed.iter().map(|pid| (*pid, since.get(pid).copied().unwrap_or(0))).into_map()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! A queue in front of helpers is nowhere to be seen: the service waits for one of them, whether that works on its request or on another
 //! one before it. So the requests that are outstanding are compared with the questions that all helpers of this name have asked.
+use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ use super::requests::{self, Request};
 /// The limits of a service, `all` of whose requests are given, by the way that their time went.
 pub fn limits(index: &Index<'_>, all: &[Request], path: &[PathPart]) -> Vec<Limit> {
     let asked: BTreeSet<(&str, SocketAddr)> =
-        path.iter().flat_map(|part| part.hops.windows(2)).filter_map(asked_through).collect();
+        path.iter().flat_map(|part| part.hops.windows(2)).filter_map(asked_through).into_set();
     let outstanding: Vec<(u64, u64)> = all.iter().map(|r| (r.arrived_ns, r.end_ns)).collect();
     let found = |(process, next)| limit::found(&outstanding, &under_way(index, process, next)?, Some(next));
     asked.into_iter().filter_map(found).collect()
@@ -37,7 +38,7 @@ fn asked_through(pair: &[Hop]) -> Option<(&str, SocketAddr)> {
 fn under_way(index: &Index<'_>, process: &str, next: SocketAddr) -> Option<Vec<(u64, u64)>> {
     let timeline = index.timeline;
     let named = timeline.names.values().filter(|names| names.process == process);
-    let pids: BTreeSet<u32> = named.map(|names| names.pid).collect();
+    let pids: BTreeSet<u32> = named.map(|names| names.pid).into_set();
     let sockets = pids.iter().filter_map(|pid| index.asking.get(pid)).flatten();
     let mut spans = Vec::new();
     for id in sockets.filter(|id| index.socket(**id).is_some_and(|socket| socket.remote == next)) {

@@ -9,6 +9,7 @@ use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
 use super::{ahead, computed, heartbeat, limit, one_way, paced, parts, pieces, polls};
+use crate::sorting::IntoOrdered as _;
 use crate::wait::Wait;
 use parshall_evidence::timeline::{Holder, NAMES_PORT, Names, OffCpu, Op, Socket, SocketCall, Timeline, Waker, Why};
 
@@ -396,7 +397,7 @@ impl<'a> Index<'a> {
             let most = usual.entry(pid).or_default();
             *most = (*most).max((ns, by));
         }
-        usual.into_iter().map(|(pid, (_, by))| (pid, by)).collect()
+        usual.into_iter().map(|(pid, (_, by))| (pid, by)).into_map()
     }
 
     /// The thread that would probably have ended this sleep in futex, which the end of a slice cut: it ended most of the others of the

@@ -9,6 +9,7 @@ use parshall_evidence::timeline::{Op, SocketCall, Timeline};
 use parshall_evidence::{FlowId, Limit};
 
 use super::requests::{self, Request};
+use crate::sorting::IntoOrdered as _;
 use crate::stats::Spans;
 
 /// A number of requests under way that is exceeded for less than this share of the time is the most: what a slice cut, and what is
@@ -88,7 +89,7 @@ pub fn is_blocked<'c>(
     for request in all {
         unread.entry(request.read_tid).or_default().push((request.arrived_ns, request.read_ns));
     }
-    let unread: BTreeMap<u32, Spans> = unread.into_iter().map(|(tid, spans)| (tid, Spans::union(spans))).collect();
+    let unread: BTreeMap<u32, Spans> = unread.into_iter().map(|(tid, spans)| (tid, Spans::union(spans))).into_map();
     let mut blocked_ns = 0u64;
     for calls in asking {
         for pair in calls.windows(2) {

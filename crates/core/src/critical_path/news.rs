@@ -3,12 +3,12 @@
 //!
 //! A service that looks after its requests at intervals looks alike, but for the others: each of them waits, too. Only one that does so for
 //! one kind of requests cannot be told from it.
-use std::collections::BTreeSet;
 
 use parshall_evidence::timeline::{Op, Timeline};
 use parshall_evidence::{FlowId, Service};
 
 use super::heartbeat::of_service;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// Replies within this time are of the same moment.
@@ -52,7 +52,7 @@ pub fn may_be_news(timeline: &Timeline, service: &Service) -> bool {
 }
 
 fn connections(moment: &[Exchange]) -> usize {
-    moment.iter().map(|exchange| exchange.id).collect::<BTreeSet<FlowId>>().len()
+    moment.iter().map(|exchange| exchange.id).into_set().len()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //!
 //! A server may also send by itself (pushes, subscriptions). Data that a client sends meanwhile is no request then, if the server's next
 //! data comes when it would have come anyway.
-use std::collections::BTreeSet;
+use crate::sorting::IntoOrdered as _;
 
 use super::messages::Part;
 
@@ -69,7 +69,7 @@ pub fn overlaps(apart: &[Move]) -> bool {
     if uneven * 4 <= several.len() {
         // Batches of different sizes, each answered before the next one.
         let sizes = several.iter().filter(|(asked, replied)| asked == replied).map(|(asked, _)| *asked);
-        return sizes.collect::<BTreeSet<i64>>().len() > 1;
+        return sizes.into_set().len() > 1;
     }
     let more = |asks: bool| several.iter().filter(|(a, r)| if asks { a > r } else { r > a }).count();
     more(true) >= UNEVEN_MIN && more(false) >= UNEVEN_MIN && returns(&turns)

@@ -8,7 +8,7 @@ use super::connection::{Request, Seen, under_way};
 use super::messages::Part;
 use super::overlap::Move;
 use super::polls;
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 
 /// [`Protocol::Http2`]: the kind of what a client begins a connection with.
 const PREFACE: u8 = 255;
@@ -196,7 +196,7 @@ fn unanswered(apart: &[Move]) -> BTreeSet<usize> {
             open.pop();
         }
     }
-    open.into_iter().collect()
+    open.into_iter().into_set()
 }
 
 #[cfg(test)]

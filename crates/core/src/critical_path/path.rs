@@ -6,7 +6,7 @@ use parshall_evidence::{Hop, HopKind, Object, PathPart, Runner, Stopper};
 
 use super::index::Index;
 use super::step::{Piece, Step, Target};
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::text::without_numbers;
 
 /// A part smaller than this share of the whole is added to the step before its last one.
@@ -235,14 +235,14 @@ fn stopper<'t>(index: &Index<'t>, tid: u32) -> Option<&'t Stopper> {
 fn runner(index: &Index<'_>, tids: &BTreeMap<u32, u64>) -> Runner {
     let mut names = tids.keys().filter_map(|tid| index.names(*tid)).peekable();
     let process = names.peek().map_or_else(String::new, |names| names.process.clone());
-    let pids: BTreeSet<u32> = names.map(|names| names.pid).filter(|pid| *pid != 0).collect();
+    let pids: BTreeSet<u32> = names.map(|names| names.pid).filter(|pid| *pid != 0).into_set();
     Runner { pid: if pids.len() == 1 { pids.first().copied().unwrap_or(0) } else { 0 }, process }
 }
 
 /// `sh 812`, `worker-3 of app 311`; without a number where the threads of several processes had the same name.
 fn numbered(index: &Index<'_>, name: &str, tids: &BTreeMap<u32, u64>) -> String {
     let named = tids.keys().filter_map(|tid| Some((*tid, index.names(*tid)?)));
-    let pids: BTreeSet<u32> = named.clone().map(|(_, names)| names.pid).filter(|pid| *pid != 0).collect();
+    let pids: BTreeSet<u32> = named.clone().map(|(_, names)| names.pid).filter(|pid| *pid != 0).into_set();
     match (pids.len(), named.clone().next()) {
         (1, Some((tid, names))) if tids.len() == 1 && names.thread != names.process && !names.thread.is_empty() => {
             format!("{} of {} {}", names.thread, names.process, if names.pid == 0 { tid } else { names.pid })

@@ -11,7 +11,7 @@ use super::path::{Paths, evenly};
 use super::pieces::Reply;
 use super::requests::{self, Request};
 use super::{helpers, tail, walk};
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::stats::Spans;
 use parshall_evidence::timeline::{Op, Socket, SocketCall, Timeline};
 
@@ -151,7 +151,7 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
     let waiting = kept().filter(|r| r.reply_tid.is_none() && r.end_ns >= last_slice.1);
     let spans: Vec<(u64, u64)> = all.iter().map(|r| (r.read_ns.min(r.end_ns), r.end_ns)).collect();
     let (followed_requests, followed_ns, path) = paths(index, group, &all);
-    let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().collect();
+    let workers: BTreeSet<u32> = all.iter().flat_map(|r| [Some(r.read_tid), r.reply_tid]).flatten().into_set();
     let kept_requests: Vec<Request> = kept().copied().collect();
     let tail = (!group.followed).then(|| tail::of(index, group.outbound, &kept_requests, &latency)).flatten();
     Some(Service {
@@ -165,9 +165,9 @@ fn service(index: &Index<'_>, group: Group, members: &[FlowId]) -> Option<Servic
         unanswered: waiting.clone().count() as u64,
         unanswered_longest_ns: waiting.map(Request::ns).max().unwrap_or(0),
         abandoned: abandoned.iter().filter(|abandoned| **abandoned).count() as u64,
-        connections: all.iter().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        connections: all.iter().map(|r| r.socket).into_set().len() as u64,
         moved: moved(&all),
-        overlapping: overlapping().map(|r| r.socket).collect::<BTreeSet<_>>().len() as u64,
+        overlapping: overlapping().map(|r| r.socket).into_set().len() as u64,
         in_pieces: all.iter().filter(|r| r.in_pieces).count() as u64,
         continued,
         continued_ns,

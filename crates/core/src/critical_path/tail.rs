@@ -2,7 +2,7 @@
 //! a few hundred evenly chosen ones it hardly shows.
 //!
 //! A request that a slice cut belongs to them if what was seen of it is long enough; how much longer it took is not known.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parshall_evidence::{FlowId, Tail};
 
@@ -12,7 +12,7 @@ use super::path::{Paths, evenly};
 use super::requests::Request;
 use super::step::Piece;
 use super::walk;
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::stats::Spans;
 
 /// Of fewer requests none is told apart from the others.
@@ -43,7 +43,7 @@ pub fn of(index: &Index<'_>, outbound: bool, requests: &[Request], latency: &Lat
     let mut tail = Tail {
         from_ns,
         requests: slowest.len() as u64,
-        connections: slow().map(|r| r.socket).collect::<BTreeSet<FlowId>>().len() as u64,
+        connections: slow().map(|r| r.socket).into_set().len() as u64,
         moments: spans.len() as u64,
         ns,
         ..Tail::default()

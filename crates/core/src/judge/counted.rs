@@ -12,6 +12,7 @@ use super::facts::requests::{ServiceFact, is_network};
 use super::facts::{Facts, Part};
 use super::ledger::thread;
 use crate::report::Basis;
+use crate::sorting::IntoOrdered as _;
 
 /// Events of a capture.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -128,7 +129,7 @@ fn times(service: &Service, least_ns: u64, phases: BTreeSet<Phase>) -> RequestTi
 
 fn stalls<'p>(facts: &Facts<'_>, parts: impl Iterator<Item = &'p Part>) -> BTreeSet<(FlowId, u64)> {
     let known = parts.filter_map(|part| facts.capture.flow_stalls.get(part.stall?));
-    known.map(|stall| (stall.flow, stall.begin_ns)).collect()
+    known.map(|stall| (stall.flow, stall.begin_ns)).into_set()
 }
 
 /// The events that the cause claims: lost time of flows of its types, and requests' waits of its types.
@@ -172,7 +173,7 @@ fn held_threads(finding: &Finding) -> BTreeSet<ThreadWait> {
     let of_place = |kind: &HopKind| {
         held(*kind).map(|held| ThreadWait { pid: finding.place.pid, held: Some(held), syscall: String::new() })
     };
-    kinds.filter_map(of_place).collect()
+    kinds.filter_map(of_place).into_set()
 }
 
 fn held(kind: HopKind) -> Option<Held> {
@@ -253,7 +254,7 @@ fn of_threads(facts: &Facts<'_>) -> BTreeMap<String, Events> {
         ..Events::default()
     };
     let unread = facts.capture.flow_stalls.iter().filter(|stall| stall.state == FlowState::RxWaiting);
-    let unread = Events { stalls: unread.map(|stall| (stall.flow, stall.begin_ns)).collect(), ..Events::default() };
+    let unread = Events { stalls: unread.map(|stall| (stall.flow, stall.begin_ns)).into_set(), ..Events::default() };
     BTreeMap::from([
         (thread::State::Runnable.id().to_owned(), any(Held::RunQueue)),
         (thread::State::Throttled.id().to_owned(), any(Held::Throttled)),

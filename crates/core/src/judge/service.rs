@@ -7,14 +7,14 @@ use parshall_evidence::{HopKind, RequestTime, Service, ServiceReport, TailReport
 use crate::judge::facts::Facts;
 use crate::judge::facts::requests::served::ByService;
 use crate::judge::facts::requests::{ServiceFact, is_network};
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::stats::ratio;
 
 /// All services, the one that lost most first; among those that lost nothing, the order of the capture. `tail` has what is known of
 /// the slowest requests of a service.
 pub fn all(facts: &Facts<'_>, tail: impl Fn(&Service) -> Option<TailReport>) -> Vec<ServiceReport> {
     let (waited, services): (Vec<_>, Vec<_>) = facts.requests.services.iter().partition(|s| s.rec.waited);
-    let seen: BTreeSet<Ends> = services.iter().map(|s| ends(s.rec)).collect();
+    let seen: BTreeSet<Ends> = services.iter().map(|s| ends(s.rec)).into_set();
     let mut order: Vec<&ServiceFact<'_>> = services;
     order.extend(waited.iter().filter(|w| !seen.contains(&ends(w.rec))));
     let lost = |s: &ServiceFact<'_>| if s.counted { s.lost_ns() } else { 0.0 };
@@ -25,8 +25,8 @@ pub fn all(facts: &Facts<'_>, tail: impl Fn(&Service) -> Option<TailReport>) -> 
     }
     let (pids, comms) = (&facts.capture.subject.pids, &facts.capture.subject.comms);
     // Of two processes with the same number, the first; and so with requests that only waited.
-    let comms: BTreeMap<u32, &str> = pids.iter().copied().zip(comms.iter().map(String::as_str)).rev().collect();
-    let waited: BTreeMap<Ends, &ServiceFact<'_>> = waited.into_iter().rev().map(|w| (ends(w.rec), w)).collect();
+    let comms: BTreeMap<u32, &str> = pids.iter().copied().zip(comms.iter().map(String::as_str)).rev().into_map();
+    let waited: BTreeMap<Ends, &ServiceFact<'_>> = waited.into_iter().rev().map(|w| (ends(w.rec), w)).into_map();
     let sliced = facts.capture.slices.count > 1;
     let report = |fact: &ServiceFact<'_>| {
         let scaled = sliced && fact.rec.requests > 0;

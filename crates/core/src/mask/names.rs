@@ -3,6 +3,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::judge::telling;
+use crate::sorting::IntoOrdered as _;
 use crate::text::without_numbers;
 
 /// Shorter names are too likely to be a part of a word of a sentence.
@@ -117,7 +118,7 @@ impl Names {
 
     /// The addresses of a capture, before any is replaced: what stands for them has the same order.
     pub fn addresses(&mut self, all: impl IntoIterator<Item = IpAddr>) {
-        let all: BTreeSet<IpAddr> = all.into_iter().map(|ip| ip.to_canonical()).collect();
+        let all: BTreeSet<IpAddr> = all.into_iter().map(|ip| ip.to_canonical()).into_set();
         all.into_iter().for_each(|ip| {
             self.ip(ip);
         });

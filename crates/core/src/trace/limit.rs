@@ -1,4 +1,5 @@
 //! Keeps a trace small enough for a page.
+use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 
 use super::lane::{Draft, Lane, Span};
@@ -23,7 +24,7 @@ pub fn lanes(lanes: &mut Vec<Draft>, most: usize) -> u64 {
         rank[kind] += 1;
     }
     ranked.sort_unstable();
-    let kept: BTreeSet<usize> = ranked.into_iter().take(most).map(|(_, at)| at).collect();
+    let kept: BTreeSet<usize> = ranked.into_iter().take(most).map(|(_, at)| at).into_set();
     let before = lanes.len();
     let mut at = 0;
     lanes.retain(|_| {

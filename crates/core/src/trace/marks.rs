@@ -8,6 +8,7 @@ use super::lane::{Lane, Of, Span, Trace};
 use super::state::State;
 use crate::critical_path::{self, Index, Request};
 use crate::judge::counted::{Events, Held, Phase, RequestTimes};
+use crate::sorting::IntoOrdered as _;
 use crate::stats::Spans;
 
 /// Begin and end of requests, by connection.
@@ -47,7 +48,9 @@ impl<'a> Marker<'a> {
         let outstanding = Spans::union(outstanding.collect());
         let in_requests: Vec<(&RequestTimes, BTreeMap<FlowId, Spans>)> = asked
             .into_iter()
-            .map(|(times, by_socket)| (times, by_socket.into_iter().map(|(id, all)| (id, Spans::union(all))).collect()))
+            .map(|(times, by_socket)| {
+                (times, by_socket.into_iter().map(|(id, all)| (id, Spans::union(all))).into_map())
+            })
             .collect();
         let mut marks = Vec::new();
         for (at, lane) in self.trace.lanes.iter().enumerate() {
@@ -136,6 +139,6 @@ fn calls<'a>(capture: &'a Capture, lane: &Lane) -> Vec<&'a str> {
         return lane.spans.iter().map(found).collect();
     }
     let own = capture.thread_stalls.iter().filter(|stall| stall.tid == tid);
-    let names: BTreeMap<u64, &str> = own.map(|stall| (stall.begin_ns, stall.syscall_name.as_str())).collect();
+    let names: BTreeMap<u64, &str> = own.map(|stall| (stall.begin_ns, stall.syscall_name.as_str())).into_map();
     lane.spans.iter().map(|span| names.get(&span.begin_ns).copied().unwrap_or_default()).collect()
 }

@@ -6,12 +6,12 @@ use parshall_evidence::{Capture, FlowId, FlowRecord, FlowStall, FlowState, Relea
 use super::lane::{Draft, Of, Span, Texts};
 use super::state::State;
 use crate::judge::ledger::flow_rules::serves;
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::units::{bytes, plural};
 
 /// The flow that waited longest comes first.
 pub fn lanes(capture: &Capture, texts: &mut Texts) -> Vec<Draft> {
-    let records: BTreeMap<FlowId, &FlowRecord> = capture.flows.iter().map(|flow| (flow.id, flow)).collect();
+    let records: BTreeMap<FlowId, &FlowRecord> = capture.flows.iter().map(|flow| (flow.id, flow)).into_map();
     let mut by_flow: BTreeMap<FlowId, Vec<&FlowStall>> = BTreeMap::new();
     for stall in &capture.flow_stalls {
         by_flow.entry(stall.flow).or_default().push(stall);

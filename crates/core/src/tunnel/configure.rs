@@ -1,4 +1,5 @@
 //! Changes of a device's configuration, and its state: what the configuration protocol sets and gets.
+use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -255,7 +256,7 @@ impl Device {
             let added = |prefix: &PrefixChange| {
                 if let PrefixChange::Add(prefix) = prefix { Some(prefix.trunc()) } else { None }
             };
-            let kept: BTreeSet<IpNet> = change.allowed_ips.iter().filter_map(added).collect();
+            let kept: BTreeSet<IpNet> = change.allowed_ips.iter().filter_map(added).into_set();
             let lost: Vec<IpNet> = self.peers[&id].allowed_ips.difference(&kept).copied().collect();
             lost.into_iter().for_each(|prefix| self.remove_prefix(id, prefix));
         }

@@ -20,6 +20,7 @@ use parshall_bpf::diagnose::thread::ThreadDump;
 use parshall_bpf::diagnose::{Config, Counters, Event, Probes, Scope};
 use parshall_core::observe::owned::{Owned, of_subject};
 use parshall_core::observe::slice::{SlicePlan, Step};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::units;
 use parshall_evidence::{FlowId, FlowRecord, FlowStall, NetCounts, Rung, TcpSnapshot, ThreadRecord, Unseen};
 
@@ -440,7 +441,7 @@ impl Window<'_> {
         let Recorded { thread_stalls, samples, .. } = &mut recorded;
         keep_involved(&self.clients, &flows, &mut threads, thread_stalls, samples);
         self.follower.complete(&mut timeline, self.begin);
-        timeline.mutex_owners = self.mutex_owners.into_iter().collect();
+        timeline.mutex_owners = self.mutex_owners.into_iter().into_map();
         let mut subject = resolved.subject.clone();
         subject.netns = netns_of(&flows, &subject.netns);
         subject::add_observed(&mut subject, &threads);

@@ -1,12 +1,11 @@
 //! Arguments checked and made requests of: what everything behind the command line may rely on.
-use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parshall_bpf::diagnose::PORTS_MAX;
 use parshall_core::report::Detail;
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_core::units::plural;
 use parshall_evidence::{RelayStart, Rung};
 use parshall_host::error::UserError;
@@ -162,7 +161,7 @@ impl SubjectArgs {
 
 /// All of several lists, each once and in order.
 fn once_each<T: Ord>(lists: Vec<Vec<T>>) -> Vec<T> {
-    lists.into_iter().flatten().collect::<BTreeSet<T>>().into_iter().collect()
+    lists.into_iter().flatten().into_set().into_iter().collect()
 }
 
 fn ports(given: Vec<Ports>) -> Result<Vec<u16>, UserError> {

@@ -10,7 +10,7 @@ mod queues;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_evidence::{Counters, ListenerCounters, NamespaceCounters, PortUse, SocketFigures, UdpCounters};
 use parshall_host::tcp_diag::TcpSocket;
 
@@ -44,7 +44,7 @@ impl<'a> Watch<'a> {
         let descriptors = resolved.processes.iter().filter_map(|p| Some((p.pid, owners::open_descriptors(p.pid)?)));
         let memory = memory::Watch::start(resolved.processes.iter().map(|p| p.pid));
         let serving = resolved.serving();
-        Self { resolved, serving, at: Instant::now(), descriptors: descriptors.collect(), first, memory }
+        Self { resolved, serving, at: Instant::now(), descriptors: descriptors.into_map(), first, memory }
     }
 
     /// Reads again, and returns the differences.
@@ -118,7 +118,7 @@ fn rose(first: &BTreeMap<String, u64>, last: &BTreeMap<String, u64>) -> BTreeMap
         let by = now.saturating_sub(first.get(name).copied().unwrap_or(0));
         (by > 0).then(|| (name.clone(), by))
     };
-    last.iter().filter_map(by).collect()
+    last.iter().filter_map(by).into_map()
 }
 
 /// The destinations that take most of the ephemeral ports.

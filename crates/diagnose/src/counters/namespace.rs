@@ -1,4 +1,5 @@
 //! One network namespace: /proc/net, /proc/sys/net, and its sockets by SOCK_DIAG.
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -143,7 +144,7 @@ fn names_and_values(text: &str) -> BTreeMap<String, u64> {
         let (name, value) = line.split_once(char::is_whitespace)?;
         Some((name.to_owned(), value.trim().parse().ok()?))
     };
-    text.lines().filter_map(pair).collect()
+    text.lines().filter_map(pair).into_map()
 }
 
 /// `TCP: inuse 5 orphan 0 tw 2 alloc 8 mem 1`.

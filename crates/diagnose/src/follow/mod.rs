@@ -24,6 +24,7 @@ use parshall_bpf::diagnose::{Event, Probes, Scope};
 use parshall_core::observe::follow::ends::{self, End, Held, Lead, Leads, Tables, Unknown};
 use parshall_core::observe::follow::{Candidate, Limits, Plan, next_search};
 use parshall_core::observe::owned::{Listeners, Owned};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::units::plural;
 use parshall_evidence::timeline::{Holder, Timeline, Why};
 use parshall_evidence::{FdKind, FlowId, FlowRecord, FollowReason, Followed, ThreadRecord, ThreadStall};
@@ -395,11 +396,11 @@ impl Follower {
 
     fn tables(&mut self) -> Tables {
         let held = self.held_ends();
-        let own: BTreeSet<u64> = self.held.keys().filter_map(|&pid| proc_fs::netns_ino(pid)).collect();
+        let own: BTreeSet<u64> = self.held.keys().filter_map(|&pid| proc_fs::netns_ino(pid)).into_set();
         let known = self.descriptors.namespaces();
         let closed = self.closed.iter().map(|&(_, netns, remote)| (netns, remote));
         self.served_elsewhere = addresses::served(closed, known);
-        let elsewhere: BTreeSet<u64> = self.served_elsewhere.values().copied().collect();
+        let elsewhere: BTreeSet<u64> = self.served_elsewhere.values().copied().into_set();
         self.sockets.read(&own, known, &held, &elsewhere)
     }
 
@@ -542,7 +543,7 @@ impl Follower {
         }
         let observed = &timeline.observed_pids;
         self.holders.retain(|_, holder| !observed.contains_key(&holder.pid));
-        timeline.unobserved_ends = std::mem::take(&mut self.holders).into_iter().collect();
+        timeline.unobserved_ends = std::mem::take(&mut self.holders).into_iter().into_map();
         self.names.read(LAST_NAMES);
         sessions::complete(timeline, self.names.titles());
         std::mem::take(&mut self.names).complete(timeline);
@@ -555,7 +556,7 @@ impl Follower {
         let missing = |unknown: &&Unknown| unknown.awaited && self.descriptors.is_missing(unknown.end);
         let missing: Vec<&Unknown> = self.unknown.iter().filter(missing).collect();
         if !missing.is_empty() {
-            let addresses: BTreeSet<SocketAddr> = missing.iter().filter_map(|unknown| unknown.address).collect();
+            let addresses: BTreeSet<SocketAddr> = missing.iter().filter_map(|unknown| unknown.address).into_set();
             let mut places: Vec<String> = addresses.iter().take(NAMED_MAX).map(ToString::to_string).collect();
             places.extend((addresses.len() > NAMED_MAX).then(|| "others".to_owned()));
             places

@@ -1,4 +1,5 @@
 //! The one that stops a process: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
@@ -83,7 +84,7 @@ impl Stopped {
             }
         }
         timeline.stopped_by =
-            self.by.iter().filter(|(pid, _)| pids.contains(pid)).map(|(&pid, by)| (pid, by.clone())).collect();
+            self.by.iter().filter(|(pid, _)| pids.contains(pid)).map(|(&pid, by)| (pid, by.clone())).into_map();
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use parshall_core::judge::Judged;
 use parshall_core::report::{Detail, Page};
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_core::trace::{Kind, Of, Trace};
 use parshall_core::units::{bytes, count, plural};
 use parshall_evidence::Capture;
@@ -160,7 +160,7 @@ fn marked(events: &[Event]) -> BTreeSet<usize> {
 /// Those that are listed.
 fn shown(events: &[Event], marked: &BTreeSet<usize>) -> BTreeSet<usize> {
     if events.len() <= EVENTS_MAX {
-        return (0..events.len()).collect();
+        return (0..events.len()).into_set();
     }
     let mut shown = BTreeSet::new();
     for at in marked {
@@ -171,7 +171,7 @@ fn shown(events: &[Event], marked: &BTreeSet<usize>) -> BTreeSet<usize> {
     }
     shown.extend(marked);
     // Without any wait: the first ones.
-    if shown.is_empty() { (0..EVENTS_MAX).collect() } else { shown }
+    if shown.is_empty() { (0..EVENTS_MAX).into_set() } else { shown }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use anyhow::Result;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::units::plural;
 use parshall_evidence::{Subject, ThreadRecord};
 use parshall_host::error::UserError;
@@ -145,7 +146,7 @@ fn of_processes(select: &Select, pids: Vec<u32>, notes: Vec<String>) -> Resolved
         ));
     }
     let holders = Holders::of_pids(&pids);
-    let wanted: BTreeSet<u64> = resolved.processes.iter().map(|process| process.netns_ino).collect();
+    let wanted: BTreeSet<u64> = resolved.processes.iter().map(|process| process.netns_ino).into_set();
     resolved.namespaces = netns::of_inodes(&wanted, &resolved.processes);
     let rows = table::dump(&resolved.namespaces, &mut resolved.notes);
     resolved.adopt(rows, &holders, Scope::Held);

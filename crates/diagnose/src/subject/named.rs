@@ -2,6 +2,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::text::{quote, suggest};
 use parshall_core::units;
 use parshall_host::error::UserError;
@@ -84,7 +85,7 @@ fn several(name: &str, pids: &[u32]) -> Option<String> {
 
 fn nobody(name: &str, running: &[Candidate]) -> UserError {
     let near: BTreeSet<&str> =
-        running.iter().filter(|process| process.is_near(name)).map(|process| process.comm.as_str()).collect();
+        running.iter().filter(|process| process.is_near(name)).map(|process| process.comm.as_str()).into_set();
     let near: Vec<String> = near.into_iter().take(NEAR_MAX).map(quote).collect();
     let hint = match near.is_empty() {
         true => "`ps -e` lists the names of processes; for a script, name it by its port or by --pid".to_owned(),

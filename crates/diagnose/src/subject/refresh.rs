@@ -1,4 +1,5 @@
 //! Changes since the subject was resolved: threads and children that came, processes that went.
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeSet, HashSet};
 
 use parshall_host::proc_fs;
@@ -91,7 +92,7 @@ impl Resolved {
         let all: HashSet<u64> = inodes.collect();
         if !ports.is_empty() && all.iter().any(|&inode| holders.first(inode).is_none()) {
             holders = Holders::of_inodes(&all);
-            let holding: BTreeSet<u32> = all.iter().flat_map(|&inode| holders.pids(inode)).collect();
+            let holding: BTreeSet<u32> = all.iter().flat_map(|&inode| holders.pids(inode)).into_set();
             self.add_processes(&holding.into_iter().collect::<Vec<u32>>());
         }
         let held = rows.iter().filter_map(|row| {

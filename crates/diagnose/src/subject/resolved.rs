@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use parshall_core::sock_diag::SocketId;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_evidence::{Role, Subject};
 use parshall_host::cgroup::Mounts;
 use parshall_host::netns::Netns;
@@ -217,10 +218,10 @@ impl Resolved {
     }
 
     pub(super) fn describe(&mut self, select: &Select) {
-        let mut ports: BTreeSet<u16> = self.sockets.iter().filter(|s| s.listening).map(|s| s.local.port()).collect();
+        let mut ports: BTreeSet<u16> = self.sockets.iter().filter(|s| s.listening).map(|s| s.local.port()).into_set();
         self.listen_ports = ports.iter().copied().collect();
         ports.extend(select.ports());
-        let netns: BTreeSet<u64> = self.namespaces.iter().map(|namespace| namespace.ino).collect();
+        let netns: BTreeSet<u64> = self.namespaces.iter().map(|namespace| namespace.ino).into_set();
         self.subject = Subject {
             pids: self.processes.iter().map(|process| process.pid).collect(),
             ports: ports.into_iter().collect(),

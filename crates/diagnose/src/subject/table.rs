@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use parshall_core::sock_diag::Table;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::units::plural;
 use parshall_evidence::Role;
 use parshall_evidence::socket::selection::state::LISTEN;
@@ -170,7 +171,7 @@ fn from_proc(namespace: &Namespace, selections: &[Selection], rows: &mut Vec<Row
 /// When processes were started, in ticks since boot; of those that have ended, later than all others. A server comes before the workers that it
 /// has started: their numbers do not tell, since they are used again from the bottom.
 fn started(pids: impl Iterator<Item = u32>) -> HashMap<u32, u64> {
-    let pids: BTreeSet<u32> = pids.collect();
+    let pids: BTreeSet<u32> = pids.into_set();
     pids.into_iter().map(|pid| (pid, proc_fs::stat(pid).map_or(u64::MAX, |stat| stat.start_ticks))).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use parshall_bpf::diagnose::classic::{Classic, OpenInterval, SeenIn, ThreadEntry};
 use parshall_bpf::diagnose::syscall::{SysKey, SysValue};
 use parshall_bpf::diagnose::thread::{OffKey, OffValue, ThreadDump, fd_kind};
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_evidence::{CopyPattern, OffCpu, OffCpuCell, RunQueue, STALL_MIN_NS, ThreadRecord, ThreadStall};
 
 use crate::cells::{call_cells, off_cells};
@@ -134,7 +134,7 @@ struct Account {
 
 /// Puts the probes' accounts into the records from /proc, and adds records of threads that /proc never showed.
 pub fn exact(records: Vec<ThreadRecord>, seeds: &Seeds, parts: &Parts<'_>) -> Vec<ThreadRecord> {
-    let mut by_tid: BTreeMap<u32, ThreadRecord> = records.into_iter().map(|record| (record.tid, record)).collect();
+    let mut by_tid: BTreeMap<u32, ThreadRecord> = records.into_iter().map(|record| (record.tid, record)).into_map();
     let mut accounts: BTreeMap<u32, Account> = BTreeMap::new();
     for dump in parts.ended {
         by_tid.entry(dump.tid).or_insert_with(|| unknown(dump, parts.window));

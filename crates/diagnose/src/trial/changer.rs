@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_core::units;
 use parshall_evidence::PlaceCounts;
 use parshall_host::bounded_file;
@@ -229,7 +229,7 @@ impl<'a> Changer<'a> {
     /// The threads of the places' processes and of their descendants that are no places, each with the value that it has.
     fn other_threads(&self) -> Remembered {
         let On::Threads(setting) = self.change.on else { return Remembered::new() };
-        let pids: BTreeSet<u32> = self.known.values().filter_map(|known| known.place.pid()).collect();
+        let pids: BTreeSet<u32> = self.known.values().filter_map(|known| known.place.pid()).into_set();
         let pids: Vec<u32> = pids.into_iter().collect();
         let all = pids.iter().copied().chain(proc_fs::descendants(&pids));
         let threads = all.flat_map(|pid| proc_fs::threads(pid).into_iter().map(move |tid| (pid, tid)));
@@ -240,7 +240,7 @@ impl<'a> Changer<'a> {
             let unknown = !self.known.contains_key(&place.key());
             unknown.then(|| (place.key(), Undo { place, old: value.clone(), new: value }))
         });
-        other.collect()
+        other.into_map()
     }
 
     /// Reads the unchanged places again: the application may have set them since they were found.

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use parshall_core::judge::waiting::relevant;
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_evidence::{Waiting, WaitingEnd};
 
 pub use self::asleep::add_stacks;
@@ -66,7 +66,7 @@ impl<'a> Watch<'a> {
         let subject = Subject::of(&resolved);
         let end = |row: &&Row| {
             let inodes = if row.accepted() { vec![row.inode] } else { table.listeners_of(row) };
-            let pids: BTreeSet<u32> = inodes.iter().flat_map(|inode| holders.pids(*inode)).collect();
+            let pids: BTreeSet<u32> = inodes.iter().flat_map(|inode| holders.pids(*inode)).into_set();
             let pids: Vec<u32> = pids.into_iter().collect();
             let moved = self.first.get(&row.cookie).is_none_or(|first| first.moved_since(row));
             WaitingEnd {
@@ -101,7 +101,7 @@ impl<'a> Watch<'a> {
     fn threads(&self, ends: &[WaitingEnd], rows: &[&Row]) -> Vec<parshall_evidence::WaitingThread> {
         let mut reader = Reader::new(ends, rows, &self.timeslices);
         let (mut known, mut found) = (BTreeSet::new(), Vec::new());
-        let mut next: BTreeSet<u32> = ends.iter().filter(|e| e.subject).flat_map(|e| e.pids.iter().copied()).collect();
+        let mut next: BTreeSet<u32> = ends.iter().filter(|e| e.subject).flat_map(|e| e.pids.iter().copied()).into_set();
         for _ in 0..DEPTH_MAX {
             next.retain(|pid| known.len() < PROCESSES_MAX && known.insert(*pid));
             if next.is_empty() {
@@ -113,7 +113,7 @@ impl<'a> Watch<'a> {
                 let found = ends.iter().filter(|other| (other.local, other.remote) == (end.remote, end.local));
                 found.flat_map(|other| other.pids.clone()).collect::<Vec<u32>>()
             };
-            next = asked.flat_map(other).collect();
+            next = asked.flat_map(other).into_set();
             next.extend(threads.iter().flat_map(|thread| thread.partners.iter().copied()));
             next.extend(threads.iter().map(|thread| thread.session_lock).filter(|pid| *pid != 0));
             next.extend(reader.unix_partners());

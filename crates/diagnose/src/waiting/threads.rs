@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use parshall_core::observe::follow::title::title;
 use parshall_core::proc_net;
 use parshall_core::sock_diag::{Table, UnixSocket};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_evidence::socket::selection::address;
 use parshall_evidence::timeline::NAMES_PORT;
 use parshall_evidence::{FdKind, FlowId, NO_SYSCALL, Stopper, WaitingEnd, WaitingThread};
@@ -144,7 +145,7 @@ impl<'a> Reader<'a> {
             return BTreeSet::new();
         }
         let holders = Holders::of_inodes(&peers);
-        peers.iter().flat_map(|peer| holders.pids(*peer)).collect()
+        peers.iter().flat_map(|peer| holders.pids(*peer)).into_set()
     }
 
     /// Notes at the event loops among `threads` the processes to which they have passed something on: those that hold the other end

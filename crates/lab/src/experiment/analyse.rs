@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use parshall_core::experiment::sweep::{self, SweepRule, TurningPoint};
 use parshall_core::experiment::{Answer, Effect, LOOK_ALPHA, Role, Rule, Verdict, family, judge, looks};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::stats::quantile;
 use parshall_core::stats::ranks::Interval;
 use parshall_core::values;
@@ -230,13 +231,13 @@ fn number(text: &str) -> Option<f64> {
 /// Every counter that any trial saw, in 1/s, by pass and value.
 fn counter_rates(passes: &[Vec<&TrialRecord>]) -> BTreeMap<String, Vec<Vec<f64>>> {
     let names: std::collections::BTreeSet<&String> =
-        passes.iter().flatten().flat_map(|trial| trial.counters.keys()).collect();
+        passes.iter().flatten().flat_map(|trial| trial.counters.keys()).into_set();
     let rate = |trial: &TrialRecord, name: &String| {
         trial.counters.get(name).copied().unwrap_or(0) as f64 / trial.wall_s.max(1e-9)
     };
     let table =
         |name: &String| passes.iter().map(|pass| pass.iter().map(|trial| rate(trial, name)).collect()).collect();
-    names.into_iter().map(|name| (name.clone(), table(name))).collect()
+    names.into_iter().map(|name| (name.clone(), table(name))).into_map()
 }
 
 fn trial_report(trial: &TrialRecord) -> TrialReport {
@@ -286,7 +287,7 @@ fn notes(run: &Run) -> Vec<String> {
 
 /// A process that used just one CPU all of the time is often a thread that could do no more.
 fn one_cpu(run: &Run) -> Vec<String> {
-    let names: std::collections::BTreeSet<&String> = run.trials.iter().flat_map(|trial| trial.cpu_s.keys()).collect();
+    let names: std::collections::BTreeSet<&String> = run.trials.iter().flat_map(|trial| trial.cpu_s.keys()).into_set();
     let share = |name: &str| {
         let of = |trial: &TrialRecord| Some(trial.cpu_s.get(name)? / trial.wall_s.max(1e-9));
         quantile(&run.trials.iter().filter_map(of).collect::<Vec<_>>(), 0.5)

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use parshall_core::experiment::LOOK_ALPHA;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::stats::ranks::{Interval, RankSum};
 use parshall_core::trial::signed;
 use parshall_host::error::UserError;
@@ -117,7 +118,7 @@ fn comparison(before: &Run, after: &Run) -> Result<Comparison, UserError> {
     };
     let same = |path: &&String| old.manifest.files.get(*path) == new.manifest.files.get(*path);
     let files: std::collections::BTreeSet<&String> =
-        old.manifest.files.keys().chain(new.manifest.files.keys()).collect();
+        old.manifest.files.keys().chain(new.manifest.files.keys()).into_set();
     Ok(Comparison {
         schema: COMPARE_SCHEMA.to_owned(),
         before: old.run.clone(),

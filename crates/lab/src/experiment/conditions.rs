@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use parshall_core::experiment::Conditions;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_sys::clock::ticks_per_second;
 
 /// Times of all CPUs together since boot, in s (/proc/stat).
@@ -123,7 +124,7 @@ pub fn growth(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> 
         let more = after.saturating_sub(before.get(name).copied().unwrap_or(0));
         (more > 0).then(|| (name.clone(), more))
     };
-    after.iter().filter_map(grown).collect()
+    after.iter().filter_map(grown).into_map()
 }
 
 #[cfg(test)]

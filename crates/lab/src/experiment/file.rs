@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parshall_core::experiment::{BLOCKS_MAX, BLOCKS_MIN, Limits};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::testbed::{RawTestbed, Testbed};
 use parshall_core::text::{position, quote, unknown_key_hint};
 use parshall_core::values::{ValueError, duration_within};
@@ -175,9 +176,7 @@ impl Experiment {
         let variable = BTreeMap::from([("name", "command"), ("a", a), ("b", b)]);
         let metric = |name: &str, measure: &str, unit: &str| {
             let keys = [("name", name), ("better", "lower"), ("unit", unit), ("measure", measure)];
-            toml::Value::from(
-                keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
-            )
+            toml::Value::from(keys.map(|(key, value)| (key.to_owned(), value.to_owned())).into_iter().into_map())
         };
         let mut file = toml::Table::new();
         file.insert("title".to_owned(), "two commands".into());
@@ -206,7 +205,7 @@ impl Experiment {
     /// The environment of a trial with one value.
     pub fn environment(&self, value: &Value) -> BTreeMap<String, String> {
         let fill = |(name, text): (&String, &String)| (name.clone(), self.variable.fill(text, value));
-        self.environment.iter().map(fill).collect()
+        self.environment.iter().map(fill).into_map()
     }
 
     /// The testbed of a trial with one value.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::text::printable;
 use parshall_core::units;
 use sha2::{Digest, Sha256};
@@ -140,7 +141,7 @@ fn trials(report: &Report) -> Markup {
         .collect();
     let of_ab = report.ab.iter().flat_map(|ab| &ab.metrics).map(|metric| (&metric.name, &metric.unit));
     let of_curves = report.curves.iter().map(|curve| (&curve.metric, &curve.unit));
-    let units: BTreeMap<&String, &String> = of_ab.chain(of_curves).collect();
+    let units: BTreeMap<&String, &String> = of_ab.chain(of_curves).into_map();
     let value = |name: &String, value: f64| match units.get(name) {
         Some(unit) => words::value(value, unit),
         None => units::figures(value),

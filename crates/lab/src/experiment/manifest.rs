@@ -1,4 +1,5 @@
 //! The host and the programs of a run, so that a later run is compared only with its like.
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -77,7 +78,7 @@ impl Manifest {
             files: files_of(experiment)
                 .into_iter()
                 .filter_map(|path| Some((path.display().to_string(), hash(&path)?)))
-                .collect(),
+                .into_map(),
         }
     }
 }
@@ -104,7 +105,7 @@ impl Host {
                 .iter()
                 .map(|name| ((*name).to_owned(), text(&format!("/proc/sys/{}", name.replace('.', "/")))))
                 .filter(|(_, value)| !value.is_empty())
-                .collect(),
+                .into_map(),
             offloads: offloads(),
         }
     }
@@ -125,13 +126,13 @@ impl Host {
         compare("memory in GiB", self.memory_gib.to_string(), other.memory_gib.to_string());
         compare("governor", self.governor.clone(), other.governor.clone());
         for (one, two) in [(&self.mitigations, &other.mitigations), (&self.sysctls, &other.sysctls)] {
-            let names: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
+            let names: BTreeSet<&String> = one.keys().chain(two.keys()).into_set();
             for name in names {
                 let value = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_default();
                 compare(name, value(one), value(two));
             }
         }
-        let names: BTreeSet<&String> = self.offloads.keys().chain(other.offloads.keys()).collect();
+        let names: BTreeSet<&String> = self.offloads.keys().chain(other.offloads.keys()).into_set();
         for name in names {
             let value = |of: &Self| of.offloads.get(name).map(|on| on.join(" ")).unwrap_or_default();
             compare(&format!("offloads of {name}"), value(self), value(other));
@@ -150,7 +151,7 @@ fn directory(path: &str) -> BTreeMap<String, String> {
     let entry = |entry: fs::DirEntry| {
         Some((entry.file_name().into_string().ok()?, normal(&fs::read_to_string(entry.path()).ok()?)))
     };
-    entries.filter_map(entry).collect()
+    entries.filter_map(entry).into_map()
 }
 
 /// Of the interfaces of this namespace. Those of a testbed are as its file says.
@@ -163,7 +164,7 @@ fn offloads() -> BTreeMap<String, Vec<String>> {
         let on = on.map(|(_, word)| word.to_owned()).collect();
         Some((name, on))
     };
-    interfaces.filter_map(interface).filter(|(name, _)| !name.starts_with("veth")).collect()
+    interfaces.filter_map(interface).filter(|(name, _)| !name.starts_with("veth")).into_map()
 }
 
 /// The programs of all variants, and the files among their arguments.

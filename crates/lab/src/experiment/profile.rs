@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use parshall_bpf::kernel_names;
-use parshall_core::sorting::StableSort as _;
+use parshall_core::sorting::{IntoOrdered as _, StableSort as _};
 use parshall_host::cpus;
 use parshall_sys::clock::ticks_per_second;
 use parshall_sys::perf_sampler::Sampler;
@@ -48,7 +48,7 @@ impl Profile {
             let us = after.saturating_sub(self.cpus.get(&name).copied().unwrap_or(0));
             (name, us)
         });
-        let cpus = times.filter(|(_, us)| *us > 0).collect();
+        let cpus = times.filter(|(_, us)| *us > 0).into_map();
         self.drain();
         Profiled { samples: self.samples, cpus }
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use parshall_core::experiment::Conditions;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::text::quote;
 use parshall_host::error::UserError;
 
@@ -90,7 +91,7 @@ pub fn run(
     testbed.check_alive().with_context(|| format!("the trial of {}", quote(&value.to_string())))?;
     let mut ended = testbed.finish_all()?;
     ended.insert(COMMAND.to_owned(), command);
-    let mut cpu_s: BTreeMap<String, f64> = ended.iter().map(|(name, ended)| (name.clone(), used(ended))).collect();
+    let mut cpu_s: BTreeMap<String, f64> = ended.iter().map(|(name, ended)| (name.clone(), used(ended))).into_map();
     cpu_s.extend(emulator_s.map(|used| (DELAY_LINE.to_owned(), used)));
     if cpu_s.len() > 1 {
         // Only now is it known what the processes used; the share is too small by what they used before the command began.

@@ -4,6 +4,7 @@ mod delay_line;
 mod network;
 mod self_check;
 
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
@@ -118,7 +119,7 @@ impl Testbed {
         environment: &BTreeMap<String, String>,
         cpus: &[usize],
     ) -> anyhow::Result<Process> {
-        let environment = environment.iter().map(|(name, value)| (name.clone(), fill(value, &self.values))).collect();
+        let environment = environment.iter().map(|(name, value)| (name.clone(), fill(value, &self.values))).into_map();
         let cpus = usable(cpus);
         let confine = self.confine(CLIENT, &cpus);
         Process::start_in_group("the command", &self.fill(command), &environment, &confine, true)

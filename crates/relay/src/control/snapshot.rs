@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use parshall_core::relay::connection::CloseReason;
 use parshall_core::relay::direction::Direction;
+use parshall_core::sorting::IntoOrdered as _;
 use serde::{Deserialize, Serialize};
 
 use super::status::{Row, Status};
@@ -118,7 +119,7 @@ impl ListenerView {
         let sum = |count: fn(&ListenerStats) -> &Count| row.stats.iter().map(|s| count(s).get()).sum::<u64>();
         let list = |names: Vec<&'static str>, counts: fn(&ListenerStats) -> &[Count]| {
             let total = |place: usize| row.stats.iter().map(|s| counts(s)[place].get()).sum::<u64>();
-            names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), total(place))).collect()
+            names.iter().enumerate().map(|(place, name)| ((*name).to_owned(), total(place))).into_map()
         };
         let engines = || EngineKind::ALL.iter().map(|e| e.name()).collect();
         let service = row.service.as_ref();

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_core::tunnel::{DropCause, PeerState};
 use parshall_host::process::Process;
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ impl PeerReport {
 }
 
 fn by_name(drops: &[(DropCause, u64)]) -> BTreeMap<String, u64> {
-    drops.iter().map(|(cause, count)| (cause.name().to_owned(), *count)).collect()
+    drops.iter().map(|(cause, count)| (cause.name().to_owned(), *count)).into_map()
 }
 
 /// Makes reports.

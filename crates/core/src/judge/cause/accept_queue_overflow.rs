@@ -11,6 +11,7 @@ use crate::judge::facts::requests::has_several_listeners;
 use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
+use crate::sorting::IntoOrdered as _;
 use crate::units;
 use crate::wait::blocked_share;
 use parshall_evidence::{ListenerCounters, Place, ShareOf};
@@ -171,7 +172,7 @@ fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
     if counted > 0 || capture.rung == parshall_evidence::Rung::Btf && !capture.net.accepted.is_empty() {
         return counted;
     }
-    let spaces: std::collections::BTreeSet<u64> = listeners.iter().map(|l| l.netns).collect();
+    let spaces: std::collections::BTreeSet<u64> = listeners.iter().map(|l| l.netns).into_set();
     let opens = |netns: u64| capture.counters.as_ref()?.namespace(netns)?.rose.get("Tcp.PassiveOpens").copied();
     spaces.into_iter().filter_map(opens).fold(0, u64::saturating_add)
 }

@@ -15,6 +15,7 @@ use crate::judge::facts::{Facts, Lost, Shape, Spent, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::record;
 use crate::judge::words;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 use crate::units;
 
@@ -84,7 +85,7 @@ fn of_threads(facts: &Facts<'_>) -> Option<Candidate> {
         return None;
     }
     let active = facts.flows.iter().filter(|flow| flow.shape != Shape::Idle);
-    let serving: BTreeSet<u32> = active.map(|flow| flow.rec.pid).collect();
+    let serving: BTreeSet<u32> = active.map(|flow| flow.rec.pid).into_set();
     let runnable = |t: &ThreadFact<'_>| t.ledger.of(State::Runnable);
     let waits = |t: &&ThreadFact<'_>| {
         serving.contains(&t.rec.pid)

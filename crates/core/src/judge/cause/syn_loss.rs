@@ -20,6 +20,7 @@ use crate::judge::facts::requests::Unanswered;
 use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
+use crate::sorting::IntoOrdered as _;
 use crate::units;
 
 /// The entry in the list.
@@ -118,7 +119,7 @@ fn by_filter(facts: &Facts<'_>) -> Candidate {
     let dropped = filtered(facts);
     let at = |port: u16| net.filtered_syns.iter().any(|one| one.port == port);
     let accepted = sum(net.accepted.iter().filter(|one| at(one.port)));
-    let ports: BTreeSet<String> = net.filtered_syns.iter().map(|one| one.port.to_string()).collect();
+    let ports: BTreeSet<String> = net.filtered_syns.iter().map(|one| one.port.to_string()).into_set();
     let ports: Vec<String> = ports.into_iter().collect();
     let noun = if ports.len() == 1 { "port" } else { "ports" };
     let summary = format!(

@@ -9,6 +9,7 @@ use super::flow::FlowFact;
 use super::part::{Blame, Part};
 use super::prepared::Facts;
 use crate::judge::ledger::flow::State;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::{Spans, Weighted, overlap, ratio};
 use crate::wait::Wait;
 
@@ -248,7 +249,7 @@ impl Outside {
         }
         let union =
             |raw: BTreeMap<u32, Vec<(u64, u64)>>| raw.into_iter().map(|(pid, spans)| (pid, Spans::union(spans)));
-        Outside { waits: union(raw).collect(), silence: union(silent).collect(), heard }
+        Outside { waits: union(raw).into_map(), silence: union(silent).into_map(), heard }
     }
 }
 

@@ -10,6 +10,7 @@ use super::requests::Requests;
 use super::thread::thread_facts;
 use super::{blame, broadcast, network, pair, requests};
 use crate::judge::waiting::Quiet;
+use crate::sorting::IntoOrdered as _;
 
 impl<'a> Facts<'a> {
     /// Prepares a capture and the services that were found in it.
@@ -30,7 +31,7 @@ impl<'a> Facts<'a> {
             capture,
             figures: first_by(counters.map_or(&[][..], |c| &c.sockets), |figures| figures.flow),
             spaces: first_by(counters.map_or(&[][..], |c| &c.namespaces), |space| space.netns),
-            local_ips: capture.flows.iter().map(|flow| flow.local.ip().to_canonical()).collect(),
+            local_ips: capture.flows.iter().map(|flow| flow.local.ip().to_canonical()).into_set(),
             flows,
             threads,
             parts: Vec::new(),

@@ -7,7 +7,7 @@ use parshall_evidence::{Capture, FlowRecord, FlowState, ThreadRecord, ThreadStal
 use super::flow::{FlowFact, Shape};
 use super::off::Off;
 use crate::judge::ledger::thread::{KernelCalls, State as ThreadState, ThreadLedger};
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::stats::Spans;
 use crate::wait::Wait;
 
@@ -93,7 +93,7 @@ fn is_woken_by_timers(capture: &Capture, tid: u32) -> bool {
 const PID_KEY: u32 = 1 << 31;
 
 fn unread_by_thread(capture: &Capture, flows: &[FlowFact<'_>]) -> BTreeMap<u32, Spans> {
-    let by_id: BTreeMap<u64, &FlowRecord> = flows.iter().map(|f| (f.rec.id, f.rec)).collect();
+    let by_id: BTreeMap<u64, &FlowRecord> = flows.iter().map(|f| (f.rec.id, f.rec)).into_map();
     let mut raw: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for stall in capture.flow_stalls.iter().filter(|s| s.state == FlowState::RxWaiting) {
         let Some(flow) = by_id.get(&stall.flow) else { continue };
@@ -103,7 +103,7 @@ fn unread_by_thread(capture: &Capture, flows: &[FlowFact<'_>]) -> BTreeMap<u32, 
         };
         raw.entry(key).or_default().push((stall.begin_ns, stall.begin_ns.saturating_add(stall.ns)));
     }
-    raw.into_iter().map(|(key, spans)| (key, Spans::union(spans))).collect()
+    raw.into_iter().map(|(key, spans)| (key, Spans::union(spans))).into_map()
 }
 
 /// Requests or replies, bytes, and bytes in bulk that threads and processes handled.

@@ -9,7 +9,7 @@ use parshall_evidence::{FlowId, Hop, HopKind, Object, WaitingEnd, WaitingThread}
 use super::debt::{Debt, TICK_NS};
 use super::doing::{Doing, doing, waits_for_signals};
 use super::scene::Scene;
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 use crate::wait::Wait;
 
 /// Steps of one way at most.
@@ -282,7 +282,7 @@ impl<'a> Scene<'a> {
             end.serves && end.accepted && end.unread_bytes == 0 && self.debt(end) == Debt::Sure && !self.awaited(end)
         };
         let ends: BTreeSet<FlowId> =
-            pids.iter().filter_map(|pid| self.held.get(pid)).flatten().filter(taken).map(|end| end.id).collect();
+            pids.iter().filter_map(|pid| self.held.get(pid)).flatten().filter(taken).map(|end| end.id).into_set();
         let mut kinds: BTreeMap<u32, (usize, &'a WaitingThread, Doing<'a>)> = BTreeMap::new();
         for (thread, doing) in found {
             kinds.entry(doing.rank()).or_insert((0, thread, *doing)).0 += 1;

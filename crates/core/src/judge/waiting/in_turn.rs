@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use parshall_evidence::{Capture, Service, ThreadRecord};
 
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 use crate::wait::{Wait, blocked_share};
 
@@ -24,14 +25,14 @@ const ANSWERED_MIN: u64 = 8;
 /// The processes of which this was seen.
 pub fn one_at_a_time(capture: &Capture, found: &[Service]) -> BTreeSet<u32> {
     let serves = found.iter().filter(|service| serves_in_turn(service)).flat_map(|service| &service.pids).copied();
-    serves.filter(|pid| only_thread(capture, *pid).is_some_and(never_rests)).collect()
+    serves.filter(|pid| only_thread(capture, *pid).is_some_and(never_rests)).into_set()
 }
 
 /// The processes whose only thread rests, and that answer requests at once.
 pub fn at_rest(capture: &Capture, found: &[Service]) -> BTreeSet<u32> {
     let at_once = found.iter().filter(|service| at_a_time(service).is_some_and(|n| n <= AT_ONCE_MAX));
     let serves = at_once.flat_map(|service| &service.pids).copied();
-    serves.filter(|pid| only_thread(capture, *pid).is_some_and(|thread| rests_share(thread) >= RESTS_MIN)).collect()
+    serves.filter(|pid| only_thread(capture, *pid).is_some_and(|thread| rests_share(thread) >= RESTS_MIN)).into_set()
 }
 
 fn serves_in_turn(service: &Service) -> bool {

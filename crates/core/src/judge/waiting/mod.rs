@@ -4,7 +4,7 @@
 //! `debt` tells which ends of connections owe an answer, `follow` who holds it up. A request that its service lets wait while
 //! no thread of it is blocked (a long poll, a subscription that has said nothing yet) owes nothing: from outside, it cannot be told
 //! from a wait for something inside of the process, so it is counted as [`Waited::quiet`] and reported.
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 
 mod debt;
 mod doing;
@@ -56,7 +56,7 @@ pub fn relevant(waiting: Waiting) -> Option<Waiting> {
     if !waiting.ends.iter().any(|end| end.subject && scene.debt(end) == Debt::Sure) {
         return None;
     }
-    let open: BTreeSet<FlowId> = waiting.ends.iter().filter(|end| scene.is_open(end)).map(|end| end.id).collect();
+    let open: BTreeSet<FlowId> = waiting.ends.iter().filter(|end| scene.is_open(end)).map(|end| end.id).into_set();
     let mut ends = waiting.ends;
     ends.retain(|end| open.contains(&end.id));
     let mut threads = waiting.threads;
@@ -76,7 +76,7 @@ pub fn waited(capture: &Capture, found: &[Service]) -> Waited {
     let Some(waiting) = &capture.waiting else { return Waited::default() };
     let scene = Scene::new(waiting).knowing(capture, found);
     let mut held = Vec::new();
-    let served: BTreeSet<u32> = scene.served_debts().flat_map(|end| end.pids.iter().copied()).collect();
+    let served: BTreeSet<u32> = scene.served_debts().flat_map(|end| end.pids.iter().copied()).into_set();
     for end in waiting.ends.iter().filter(|end| end.subject) {
         let age_ns = age(end);
         let way = match end.serves {
@@ -137,7 +137,7 @@ pub fn flows(capture: &Capture, found: &[Service]) -> BTreeSet<FlowId> {
     let counted =
         |end: &&WaitingEnd| scene.debt(end) == Debt::Sure && counts(capture, found, end, age(end)) && !stream(end);
     let open = waiting.ends.iter().filter(counted);
-    open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().collect()
+    open.flat_map(|end| [Some(end.id), scene.other_end(end).map(|other| other.id)]).flatten().into_set()
 }
 
 /// What lies unread there is a stream that its reader leaves, for a reason that does not show in its threads: its flow has that on its

@@ -9,6 +9,7 @@ use parshall_evidence::{
 use super::debt::{Debt, TICK_NS, debt};
 use super::in_turn::{at_rest, one_at_a_time};
 use crate::observe::follow::ends;
+use crate::sorting::IntoOrdered as _;
 
 /// Relays that pass a request on, at most.
 const RELAYS_MAX: usize = 12;
@@ -41,14 +42,14 @@ impl<'a> Scene<'a> {
     /// Indexes what waits.
     pub fn new(waiting: &'a Waiting) -> Scene<'a> {
         let mut scene = Scene {
-            ends: waiting.ends.iter().map(|end| (end.id, end)).collect(),
+            ends: waiting.ends.iter().map(|end| (end.id, end)).into_map(),
             by_addresses: HashMap::new(),
             by_pid: BTreeMap::new(),
-            by_tid: waiting.threads.iter().map(|thread| (thread.tid, thread)).collect(),
+            by_tid: waiting.threads.iter().map(|thread| (thread.tid, thread)).into_map(),
             held: BTreeMap::new(),
-            awaited: waiting.threads.iter().flat_map(|thread| thread.awaits.iter().copied()).collect(),
-            awaits_any: waiting.threads.iter().filter(|t| t.awaits_any).map(|t| t.pid).collect(),
-            unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).collect(),
+            awaited: waiting.threads.iter().flat_map(|thread| thread.awaits.iter().copied()).into_set(),
+            awaits_any: waiting.threads.iter().filter(|t| t.awaits_any).map(|t| t.pid).into_set(),
+            unseen: waiting.threads.iter().filter(|t| !t.seen && t.state != 'T').map(|t| t.pid).into_set(),
             debts: BTreeMap::new(),
             mostly_asleep: BTreeSet::new(),
             loops_that_run: BTreeSet::new(),
@@ -69,13 +70,13 @@ impl<'a> Scene<'a> {
     /// With what the accounts of the threads and of the services that the probes saw tell.
     pub fn knowing(self, capture: &Capture, found: &[Service]) -> Scene<'a> {
         let asleep = capture.threads.iter().filter(|thread| thread.cpu_ns < capture.window_ns / 2);
-        let mut scene = Scene { mostly_asleep: asleep.map(|thread| thread.tid).collect(), ..self };
+        let mut scene = Scene { mostly_asleep: asleep.map(|thread| thread.tid).into_set(), ..self };
         scene.one_at_a_time = one_at_a_time(capture, found);
         scene.at_rest = at_rest(capture, found);
         let runs = |t: &&&WaitingThread| t.state == 'R' && scene.mostly_asleep.contains(&t.tid);
-        let running: BTreeSet<u32> = scene.by_tid.values().filter(runs).map(|thread| thread.pid).collect();
+        let running: BTreeSet<u32> = scene.by_tid.values().filter(runs).map(|thread| thread.pid).into_set();
         let loops = capture.threads.iter().filter(|thread| running.contains(&thread.pid) && sleeps_in_epoll(thread));
-        scene.loops_that_run = loops.map(|thread| thread.pid).collect();
+        scene.loops_that_run = loops.map(|thread| thread.pid).into_set();
         if !scene.loops_that_run.is_empty() {
             scene.settle();
         }
@@ -86,7 +87,7 @@ impl<'a> Scene<'a> {
     /// the next request has no open one, and one on which nobody waits is in somebody's hands. The end that asks follows the other one.
     /// Relays pass this on from one to the next, a step with each round.
     fn settle(&mut self) {
-        self.debts = self.ends.values().map(|end| (end.id, debt(end))).collect();
+        self.debts = self.ends.values().map(|end| (end.id, debt(end))).into_map();
         for _ in 0..RELAYS_MAX {
             let open = self.ends.values().filter(|end| self.debt(end) == Debt::Maybe);
             let settled: Vec<(FlowId, Debt)> = open.filter_map(|end| Some((end.id, self.settled(end)?))).collect();

@@ -6,6 +6,8 @@ mod netperf;
 mod tests;
 mod values;
 
+use crate::sorting::IntoOrdered as _;
+
 pub use values::Values;
 
 /// A program whose text is understood.
@@ -107,5 +109,5 @@ fn redis_benchmark(text: &str) -> Option<Values> {
         let at = head.iter().position(|cell| cell == column)?;
         Some((name, last[at].parse::<f64>().ok()? * factor))
     };
-    Some(names.into_iter().filter_map(value).collect())
+    Some(names.into_iter().filter_map(value).into_map())
 }

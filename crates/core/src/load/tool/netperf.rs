@@ -1,4 +1,5 @@
 //! The output of netperf: a table by default, selected values as `KEY=VALUE` lines (`-- -k`) or as two lines of CSV (`-- -o`).
+use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeMap;
 
 use super::values::Values;
@@ -35,7 +36,7 @@ fn key(name: &str) -> &str {
 /// Values by key.
 fn pairs(text: &str) -> BTreeMap<&str, &str> {
     let mut pairs: BTreeMap<&str, &str> =
-        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim())).collect();
+        text.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim())).into_map();
     for (head, row) in text.lines().zip(text.lines().skip(1)) {
         let cells = |line: &'_ str| line.split(',').count();
         if cells(head) == cells(row) && head.split(',').any(|name| key(name.trim()) != name.trim()) {

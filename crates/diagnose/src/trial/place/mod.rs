@@ -9,6 +9,7 @@ mod socket;
 mod sysctl;
 mod thread;
 
+use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -45,7 +46,7 @@ pub type Remembered = BTreeMap<String, Undo>;
 /// would have inherited without the change.
 pub fn inheritors(known: &Remembered) -> Vec<Undo> {
     let changed = || known.values().filter(|undo| undo.old != undo.new);
-    let pids: BTreeSet<u32> = changed().filter_map(|undo| undo.place.pid()).collect();
+    let pids: BTreeSet<u32> = changed().filter_map(|undo| undo.place.pid()).into_set();
     let pids: Vec<u32> = pids.into_iter().collect();
     let all = || pids.iter().copied().chain(proc_fs::descendants(&pids));
     let mut found: BTreeMap<String, Undo> = BTreeMap::new();

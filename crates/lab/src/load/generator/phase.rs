@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use parshall_core::load::Latencies;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_sys::clock::process_cpu_ns;
 
 use super::super::common::Clock;
@@ -200,7 +201,7 @@ impl CpuUse {
             let ns = text.split_whitespace().next()?.parse().ok()?;
             Some((entry.file_name().to_string_lossy().into_owned(), ns))
         };
-        let threads = std::fs::read_dir("/proc/self/task").map(|tasks| tasks.filter_map(thread).collect());
+        let threads = std::fs::read_dir("/proc/self/task").map(|tasks| tasks.filter_map(thread).into_map());
         Self { process_ns: process_cpu_ns(), threads_ns: threads.unwrap_or_default() }
     }
 

@@ -11,7 +11,7 @@ mod once;
 mod reader;
 mod task;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +23,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context;
 use parshall_bpf::sockets::owners::ForeignSocket;
 use parshall_core::sock_diag::{Layout, tables};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_evidence::socket::Selection;
 use parshall_evidence::socket::{Batch, Completeness, SocketRecord};
 use parshall_sys::sock_diag::{DiagSocket, Opener, Plain, Reader};
@@ -199,7 +200,7 @@ impl Backend for Netlink {
             tracing::warn!(
                 "some sockets were read from /proc/net, without counters, because the kernel cannot dump them: \
                  `modprobe {}` as root",
-                modules.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join("`, `modprobe ")
+                modules.into_iter().into_set().into_iter().collect::<Vec<_>>().join("`, `modprobe ")
             );
         }
         account.namespaces = task.namespaces.len() as u64;

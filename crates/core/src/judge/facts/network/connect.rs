@@ -12,6 +12,7 @@ use crate::judge::facts::part::{Blame, Part};
 use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::{min_rtt_ns, serves};
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// A SYN is repeated after one second, then after two more, four more (TCP_TIMEOUT_INIT, RFC 6298 2.1).
@@ -42,8 +43,8 @@ pub fn overflowed<'a>(facts: &Facts<'a>) -> Vec<&'a ListenerCounters> {
 pub fn refusals(facts: &Facts<'_>) -> Refusals {
     let found = overflowed(facts);
     Refusals {
-        overflowed: found.iter().map(|l| (l.netns, l.local.port())).collect(),
-        ports: found.iter().map(|l| l.local.port()).collect(),
+        overflowed: found.iter().map(|l| (l.netns, l.local.port())).into_set(),
+        ports: found.iter().map(|l| l.local.port()).into_set(),
     }
 }
 
@@ -88,7 +89,7 @@ pub fn add_setup(facts: &Facts<'_>, parts: &mut Vec<Part>) -> Setup {
             }
         }
     }
-    move_requests(facts, &short.iter().copied().collect(), parts);
+    move_requests(facts, &short.iter().copied().into_set(), parts);
     setup
 }
 

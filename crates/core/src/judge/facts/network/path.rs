@@ -12,6 +12,7 @@ use crate::judge::facts::part::{Blame, Part};
 use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::same_address;
+use crate::sorting::IntoOrdered as _;
 
 /// Every path carries packets of 576 bytes (RFC 791): data of a segment that fits into one passes.
 const ALWAYS_PASSES: u64 = 536;
@@ -22,9 +23,9 @@ pub const QUEUE_MIN_NS: f64 = 5e6;
 /// Peers behind a path on which large packets vanish.
 pub fn black_holes(facts: &Facts<'_>) -> BTreeSet<IpAddr> {
     let answers = |f: &&FlowFact<'_>| f.rec.last.segs_in > f.rec.first.segs_in && f.rec.begin_ns > 0;
-    let answering = facts.flows.iter().filter(answers).map(|flow| flow.rec.remote.ip()).collect();
+    let answering = facts.flows.iter().filter(answers).map(|flow| flow.rec.remote.ip()).into_set();
     let stuck = (0..facts.flows.len()).filter(|&i| is_black_hole(&facts.flows[i], &answering));
-    stuck.map(|i| facts.flows[i].rec.remote.ip()).collect()
+    stuck.map(|i| facts.flows[i].rec.remote.ip()).into_set()
 }
 
 /// The party or the mechanism that the loss, or the timeout, belongs to.
@@ -141,7 +142,7 @@ fn is_larger(flow: &FlowFact<'_>) -> bool {
 /// Adds the time in which streams fill their congestion window because their own data queues on the path, without a loss, and in which what
 /// was left of closed ones waits for a shaper.
 pub fn add_queued(facts: &Facts<'_>, parts: &mut Vec<Part>) {
-    let counted: BTreeSet<usize> = parts.iter().filter(|p| p.state == State::CwndLimited).map(|p| p.flow).collect();
+    let counted: BTreeSet<usize> = parts.iter().filter(|p| p.state == State::CwndLimited).map(|p| p.flow).into_set();
     for (index, flow) in facts.flows.iter().enumerate() {
         let ns = flow.ledger.of(State::CwndLimited);
         if ns == 0.0 || counted.contains(&index) {

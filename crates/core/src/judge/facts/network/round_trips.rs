@@ -12,6 +12,7 @@ use crate::judge::facts::part::{Blame, Part};
 use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
 use crate::judge::ledger::flow_rules::serves;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// Shorter round trips are the host's own work.
@@ -147,7 +148,7 @@ fn chatter(facts: &Facts<'_>) -> Vec<Chatter> {
 
 /// The requests' time that goes into the questions is lost on the connections that carry them, whatever it seemed to be lost to.
 fn move_requests(facts: &Facts<'_>, found: &[Chatter], parts: &mut Vec<Part>) {
-    let asked: BTreeSet<(u32, SocketAddr)> = found.iter().map(|one| (one.pid, one.asked)).collect();
+    let asked: BTreeSet<(u32, SocketAddr)> = found.iter().map(|one| (one.pid, one.asked)).into_set();
     let mut kept_of: BTreeMap<u32, f64> = BTreeMap::new();
     for one in found {
         *kept_of.entry(one.pid).or_insert(1.0) *= 1.0 - one.share;

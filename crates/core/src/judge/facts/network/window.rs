@@ -14,6 +14,7 @@ use crate::judge::facts::flow::{FlowFact, Shape, rtt_ns};
 use crate::judge::facts::part::{Blame, Part};
 use crate::judge::facts::prepared::Facts;
 use crate::judge::ledger::flow::State;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// `sk_userlocks`, include/net/sock.h.
@@ -78,9 +79,9 @@ impl Windows {
             windows.extend(part.stall.and_then(|i| facts.capture.flow_stalls.get(i)).map(|s| s.snd_wnd));
         }
         let growing = seen.iter().filter(|(flow, windows)| grows(facts, parts, **flow, windows)).map(|(flow, _)| *flow);
-        let growing = growing.collect();
+        let growing = growing.into_set();
         let bound = seen.into_iter().map(|(flow, windows)| (flow, is_bound(&facts.flows[flow], &windows)));
-        Self { bound: bound.collect(), growing }
+        Self { bound: bound.into_map(), growing }
     }
 
     /// Whether this is time that a flow waits at its begin, as in slow start.

@@ -17,6 +17,7 @@ use crate::judge::evidence_type;
 use crate::judge::facts::thread::{CHEAP_NS, CHEAP_WHEN_IDLE_NS, MOSTLY_BUSY};
 use crate::judge::known_names::{COLLECTORS, INTERPRETERS, PACKETS};
 use crate::judge::ledger::flow_rules::serves;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// A share of the CPU samples from which on page faults, reclaim or the kernel give their name to a process' CPU time.
@@ -95,7 +96,7 @@ impl<'c> Context<'c> {
             capture,
             code,
             own_ns,
-            names: names.filter(|n| !n.is_empty()).collect(),
+            names: names.filter(|n| !n.is_empty()).into_set(),
             requests: fact.requests,
             outstanding: fact.outstanding,
             serial: is_serial(service, fact.outstanding),

@@ -8,6 +8,7 @@ use super::crypto::Crypto;
 use super::hot::Hot;
 use super::memory::is_thrashing;
 use crate::judge::known_names::COLLECTING;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// Fewer samples say nothing of a process.
@@ -67,15 +68,15 @@ struct Counts {
 impl<'a> Code<'a> {
     /// Counts what a capture has.
     pub fn new(capture: &'a Capture) -> Code<'a> {
-        let pids: BTreeMap<u32, u32> = capture.threads.iter().map(|t| (t.tid, t.pid)).collect();
+        let pids: BTreeMap<u32, u32> = capture.threads.iter().map(|t| (t.tid, t.pid)).into_map();
         let names = capture.threads.iter().map(|t| &t.comm).chain(&capture.subject.comms).map(String::as_str);
         let groups = capture.counters.iter().flat_map(|c| &c.memory).filter(|group| is_thrashing(group));
         let mut code = Code {
-            names: names.collect(),
-            read_back: groups.flat_map(|g| g.pids.iter().map(|pid| (*pid, g.refaulted_bytes))).collect(),
+            names: names.into_set(),
+            read_back: groups.flat_map(|g| g.pids.iter().map(|pid| (*pid, g.refaulted_bytes))).into_map(),
             crypto: Crypto::new(capture),
             hot: Hot::new(capture),
-            accounts: capture.flows.iter().map(|flow| (flow.pid, flow.remote)).collect(),
+            accounts: capture.flows.iter().map(|flow| (flow.pid, flow.remote)).into_set(),
             ..Code::default()
         };
         // Each stack once: many samples may share a deep one.

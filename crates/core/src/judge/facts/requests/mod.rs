@@ -24,6 +24,7 @@ use parshall_evidence::{Capture, HopKind, Service};
 use super::flow::{FlowFact, Shape};
 use super::part::{Blame, Part};
 use crate::judge::ledger::flow_rules::is_shut;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 pub use classify::{BACKGROUND_SHARE, is_collector, writes};
@@ -73,7 +74,7 @@ impl<'a> Requests<'a> {
         let mut requests =
             Requests { services: services_of, all: services, pids: BTreeSet::new(), code: Arc::new(code) };
         let seen = requests.counted().filter(|s| !s.rec.waited);
-        requests.pids = seen.flat_map(|s| &s.rec.pids).copied().collect();
+        requests.pids = seen.flat_map(|s| &s.rec.pids).copied().into_set();
         requests
     }
 

@@ -5,6 +5,7 @@ use parshall_evidence::{Capture, DescriptorUse, FdKind, FlowRecord, Hop, HopKind
 
 use crate::critical_path::waits_for_helper;
 use crate::judge::ledger::flow_rules::serves;
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 use crate::wait::Wait;
 
@@ -192,7 +193,7 @@ pub fn workers_keep_one_each<'s>(waited: &Service, services: &'s [Service], capt
     let (open, closed): (Vec<&FlowRecord>, Vec<&FlowRecord>) =
         capture.flows.iter().filter(of_it).partition(|flow| flow.end_ns >= capture.window_ns);
     let workers = open.iter().map(|flow| flow.connections()).fold(0, u64::saturating_add);
-    let threads: BTreeSet<u32> = open.iter().map(|flow| flow.last_tid).collect();
+    let threads: BTreeSet<u32> = open.iter().map(|flow| flow.last_tid).into_set();
     let take_turns = !closed.is_empty() && threads.len() as u64 == workers && most_at_a_time(&open, &closed) <= workers;
     let is_limit = workers == u64::from(by.workers) || workers > 1 && take_turns;
     is_limit.then_some(Kept { by, workers })

@@ -10,6 +10,7 @@ use parshall_evidence::{Capture, HopKind, Service, Tail};
 use super::classify::{self, Context};
 use super::spent::Spent;
 use super::{Code, PartFact, Requests, ServiceFact};
+use crate::sorting::IntoOrdered as _;
 use crate::stats::ratio;
 
 /// A wait that a request itself asks for is lost if the slowest requests spend this share of the time of all requests on it.
@@ -62,7 +63,7 @@ pub fn account<'a>(capture: &'a Capture, tails: &'a [Service], whole: &Requests<
         Some(fact)
     });
     let services: Vec<ServiceFact<'a>> = facts.collect();
-    let pids: BTreeSet<u32> = services.iter().flat_map(|s| &s.rec.pids).copied().collect();
+    let pids: BTreeSet<u32> = services.iter().flat_map(|s| &s.rec.pids).copied().into_set();
     Requests { services, all: whole.all, pids, code }
 }
 
