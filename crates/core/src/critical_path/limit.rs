@@ -108,10 +108,12 @@ fn by_connections(outstanding: &[Span], under_way: &[Span], next: SocketAddr, ke
     if kept < 1 || under_way.len() < PASSED_MIN {
         return None;
     }
-    let counts = counted(outstanding, &[]);
+    let counts = counted(outstanding, under_way);
     let ns_where = |more: i64| -> u64 { counts.iter().filter(|(_, all, _)| *all > more).map(|(ns, ..)| ns).sum() };
     let (any, beyond_ns) = (ns_where(0), ns_where(kept));
-    if beyond_ns == 0 || (beyond_ns as f64) < REACHED * any as f64 || is_overtaken(outstanding, kept) {
+    // Connections that carry several requests at a time, as those of HTTP/2 do, belong to nobody.
+    let shared = rarely_exceeded(&counts, EXCEEDED * any as f64).is_some_and(|most| most > kept);
+    if shared || beyond_ns == 0 || (beyond_ns as f64) < REACHED * any as f64 || is_overtaken(outstanding, kept) {
         return None;
     }
     let beyond = counts.iter().filter(|(_, all, _)| *all > kept);
@@ -283,6 +285,9 @@ mod tests {
         let limit = by_connections(&outstanding, &under_way, next, 2).expect("a limit");
         assert!(limit.by_connections && (limit.waiting - 6.0).abs() < 0.3, "{limit:?}");
         assert_eq!(by_connections(&outstanding, &under_way, next, 8), None);
+        // Three are under way on the two of them.
+        let (_, three) = through(3);
+        assert_eq!(by_connections(&outstanding, &three, next, 2), None);
         assert_eq!(by_connections(&outstanding, &under_way, next, -1), None);
     }
 

@@ -55,8 +55,8 @@ impl Frequent {
     pub fn sentence(&self) -> String {
         let of_bytes =
             if self.bytes > 0.0 { format!(", with {} each", units::bytes(self.bytes)) } else { String::new() };
-        let each = words::about(self.scaled, units::count_f(self.each));
-        format!(" It calls {} {each} times a request{of_bytes}.", self.name)
+        let each = words::about(self.scaled, units::plural_f(self.each, "time", "times"));
+        format!(" It calls {} {each} a request{of_bytes}.", self.name)
     }
 
     /// The figure that says so.
