@@ -8,6 +8,7 @@ use parshall_evidence::{FlowId, HopKind, Limit};
 use super::attempts::{self, Attempt};
 use super::places::{self, Places};
 use super::requests::{self, Request};
+use super::shared::{self, Question};
 use super::{ahead, computed, heartbeat, limit, one_way, paced, parts, pieces, polls};
 use crate::sorting::IntoOrdered as _;
 use crate::wait::Wait;
@@ -148,6 +149,8 @@ pub struct Index<'a> {
     pub(super) limited: HashMap<(u32, SocketAddr), u32>,
     /// See [`ahead::exchanges_each`]; of none where nobody asks for one thing at a time.
     pub(super) exchanges_each: HashMap<u32, usize>,
+    /// See [`shared::questions`].
+    pub(super) questions: HashMap<u32, Vec<Question>>,
     /// See [`places::places`].
     pub(super) places: HashMap<u16, Places>,
     /// Processes that were out of quota at times.
@@ -212,6 +215,7 @@ impl<'a> Index<'a> {
             answers: HashMap::new(),
             limits: HashMap::new(),
             limited: HashMap::new(),
+            questions: shared::questions(timeline),
             places: places::places(timeline),
             throttled: throttled(timeline),
             used: None,

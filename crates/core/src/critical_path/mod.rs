@@ -42,6 +42,7 @@ mod requests;
 #[cfg(test)]
 mod rest;
 mod service;
+mod shared;
 #[cfg(test)]
 mod sliced;
 mod step;

@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks the time of a request between `lo` and `hi`.
-    fn request(&mut self, request: &Request, lo: u64, hi: u64) {
+    pub(super) fn request(&mut self, request: &Request, lo: u64, hi: u64) {
         let given = self.given.take();
         self.request_from(request, lo, hi);
         self.given = given;
@@ -277,6 +277,9 @@ impl<'a> Walk<'a> {
 
     fn slept(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
         let (begin, wake) = span;
+        if let Some(next) = self.answer(off, span) {
+            return next;
+        }
         let kind = match (off.why, self.index.wait(off)) {
             (Why::Stopped, _) => HopKind::Stopped,
             (Why::Throttled, _) => HopKind::Throttled,
