@@ -283,6 +283,8 @@ listed! {
         Timer "timer",
         /// For the reply to a request that it sent over a socket; the next hop serves it if it is on this host.
         Reply "reply",
+        /// For a server to close the connection, after all of its reply had come.
+        Close "close",
         /// For a name server.
         NameServer "name-server",
         /// For a pipe, a terminal or a UNIX socket to be read or filled by the next hop.

@@ -50,6 +50,7 @@ mod tail;
 #[cfg(test)]
 mod tests;
 mod turn;
+mod until_closed;
 mod walk;
 
 pub use connection::Request;

@@ -277,7 +277,7 @@ impl<'a> Walk<'a> {
 
     fn slept(&mut self, off: &OffCpu, span: (u64, u64), lo: u64, turn: u64, task: Task) -> Next {
         let (begin, wake) = span;
-        if let Some(next) = self.answer(off, span) {
+        if let Some(next) = self.answer(off, span).or_else(|| self.until_closed(off, span)) {
             return next;
         }
         let kind = match (off.why, self.index.wait(off)) {

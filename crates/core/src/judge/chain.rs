@@ -191,8 +191,8 @@ fn resource(hop: &Hop) -> &str {
         HopKind::NameServer => "name server",
         HopKind::Pipe => "pipe",
         HopKind::Client => "client",
-        HopKind::Reply | HopKind::Send | HopKind::Connect if !hop.target.is_empty() => &hop.target,
-        HopKind::Reply | HopKind::Send | HopKind::Connect => "peer",
+        HopKind::Reply | HopKind::Close | HopKind::Send | HopKind::Connect if !hop.target.is_empty() => &hop.target,
+        HopKind::Reply | HopKind::Close | HopKind::Send | HopKind::Connect => "peer",
         HopKind::Held => "ack",
         HopKind::Network => "network",
         HopKind::OtherRequest => "other request",
@@ -230,6 +230,7 @@ fn words(capture: &Capture, step: &Step<'_>, next: Option<&Step<'_>>, waited: bo
         }
         HopKind::Timer => format!("waits for a timer{}{}", call(), function(capture, hop)),
         HopKind::Reply => format!("waits for a reply{}", target(" from ")),
+        HopKind::Close => format!("has the reply, and waits for the end of the connection{}", target(" to ")),
         HopKind::NameServer => format!("waits for the name server{}", target(" ")),
         HopKind::Pipe if next.is_some() => format!("waits{} for {next_name}{}", call(), target(": ")),
         HopKind::Pipe => format!("waits{} for the other end of a pipe{}", call(), target(": ")),

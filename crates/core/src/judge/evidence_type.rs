@@ -5,7 +5,7 @@
 use parshall_evidence::{Hop, HopKind};
 
 use HopKind::{
-    AcceptQueue, Client, Connect, Deadlock, Disk, Held, Idle, Kernel, Lock, Memory, NameServer, Network, OnCpu,
+    AcceptQueue, Client, Close, Connect, Deadlock, Disk, Held, Idle, Kernel, Lock, Memory, NameServer, Network, OnCpu,
     OtherRequest, Pipe, Reply, RunQueue, Send, Stopped, Throttled, Timer, Turn, Unread, Unseen, Worker,
 };
 
@@ -182,7 +182,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "app-limited", flows: &[Blame::SupplyBlocked, Blame::SenderPauses, Blame::AppBlocked], ..NONE },
     EvidenceTypes { cause: "lock-contention", waits: &[Lock, Deadlock], through: &[Lock], ..NONE },
     EvidenceTypes { cause: "blocking-disk-io", waits: &[Disk], ..NONE },
-    EvidenceTypes { cause: "blocking-downstream-call", waits: &[Reply, Unread, AcceptQueue], ..NONE },
+    EvidenceTypes { cause: "blocking-downstream-call", waits: &[Reply, Close, Unread, AcceptQueue], ..NONE },
     EvidenceTypes { cause: "blocking-dns", waits: &[NameServer], ..NONE },
     EvidenceTypes { cause: "timer-wait", waits: &[Timer], flows: &[Blame::HeldBack], ..NONE },
     EvidenceTypes { cause: "concurrency-limit", waits: &[Reply, Network, OtherRequest, Idle, Timer, Worker, Pipe, Send, Connect, Client, Kernel, AcceptQueue, Unread], through: &[Turn], ..NONE },
@@ -305,7 +305,7 @@ mod tests {
             });
         }
         let target = match leaf {
-            Reply | Connect | Send | NameServer => "10.9.0.2:5432",
+            Reply | Close | Connect | Send | NameServer => "10.9.0.2:5432",
             _ => "",
         };
         hops = hops.thread(100, 150, "app").on(leaf, "call").target(target);

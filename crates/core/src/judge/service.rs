@@ -169,6 +169,7 @@ fn label(kind: HopKind) -> &'static str {
         HopKind::Memory => "waiting for memory",
         HopKind::Timer => "waiting for a timer",
         HopKind::Reply => "waiting for another service",
+        HopKind::Close => "waiting until a server closes",
         HopKind::NameServer => "waiting for a name server",
         HopKind::Pipe => "waiting for a pipe or a UNIX socket",
         HopKind::Send => "waiting for a receiver",

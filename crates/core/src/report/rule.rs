@@ -159,6 +159,9 @@ fn request_state(state: &str) -> Option<&'static str> {
         "memory" => "The thread slept until memory was read in or reclaimed.",
         "timer" => "The thread slept until a time: a sleep, a poll interval, a timeout.",
         "reply" => "The thread slept for the reply to a request that it had sent.",
+        "close" => {
+            "The thread had received a reply, nothing more came, and the server closed the connection at the end of the sleep."
+        }
         "name-server" => "The thread slept for the answer of a name server.",
         "pipe" => "The thread slept for a pipe, a terminal or a UNIX socket.",
         "client" => "The thread slept for the rest of the request.",

@@ -4,7 +4,7 @@
 //! question (the flow's own account says so), and a name server.
 use parshall_evidence::HopKind;
 
-use super::base::{Cause, Outcome};
+use super::base::{Candidate, Cause, Outcome};
 use super::common::{Waits, not_spent};
 use crate::judge::chain::{self, named};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
@@ -23,6 +23,9 @@ pub const CAUSE: Cause = Cause {
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Downstream) else { return not_spent(facts, Spent::Downstream) };
+    if waits.leaf.kind == HopKind::Close {
+        return until_closed(waits).holds();
+    }
     let leaf = waits.hop(|h| h.kind == HopKind::Reply).unwrap_or(waits.leaf);
     let server = units::or(&leaf.target, "a server that was not seen");
     let summary = waits.summary(&format!("{} waits for replies of {server}, {} a request.", named(leaf), waits.each()));
@@ -55,6 +58,22 @@ fn test(facts: &Facts<'_>) -> Outcome {
         ),
     };
     waits.candidate(summary, evidence, fix).holds()
+}
+
+/// The server has answered: the wait for it is one for the end of the connection.
+fn until_closed(waits: Waits<'_, '_>) -> Candidate {
+    let (leaf, server) = (waits.leaf, units::or(&waits.leaf.target, "its server"));
+    let summary = waits.summary(&format!(
+        "{} has the reply of {server}, and waits {} a request until {server} closes the connection.",
+        named(leaf),
+        waits.each()
+    ));
+    let fix = format!(
+        "Let {} take the end of a reply from its length (Content-Length, chunks) instead of reading until the connection ends; or ask {server} \
+         to close it at once (`Connection: close`, HTTP/1.0).",
+        named(leaf)
+    );
+    waits.candidate(summary, Vec::new(), fix)
 }
 
 #[cfg(test)]
@@ -91,6 +110,17 @@ mod tests {
         let finding = &report.findings[0];
         assert!(finding.summary.contains("replies of 10.9.0.2:9000"), "{}", finding.summary);
         assert!(finding.fix.text.contains("far away"), "{}", finding.fix.text);
+    }
+
+    #[test]
+    fn a_server_that_has_answered_and_keeps_the_connection() {
+        let way = Hops::new().thread(100, 101, "php").on(HopKind::Close, "poll").target("10.9.0.2:8000");
+        let report = judge(&with(ServiceBuilder::new(7000).requests(30, 1_000.0).part(way, 0.99).cpu(0.01)));
+        assert_eq!(report.verdict.cause.as_deref(), Some("blocking-downstream-call"));
+        assert_eq!(report.verdict.confidence, Confidence::High);
+        let summary = &report.verdict.summary;
+        assert!(summary.contains("until 10.9.0.2:8000 closes the connection"), "{summary}");
+        assert!(report.findings[0].fix.text.contains("Connection: close"), "{report:#?}");
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn behind(fact: &ServiceFact<'_>, blockers: &[String]) -> String {
     match (leaf.kind, blockers.first()) {
         (HopKind::RunQueue, _) if part.spent == Spent::RunQueue => leaf.target.clone(),
         (_, Some(client)) if is_queued(part) => format!("another request, from {client}"),
-        (HopKind::Reply | HopKind::Connect | HopKind::NameServer, _) => leaf.target.clone(),
+        (HopKind::Reply | HopKind::Close | HopKind::Connect | HopKind::NameServer, _) => leaf.target.clone(),
         _ if part.spent == Spent::Lock => holder().map(chain::named).unwrap_or_default(),
         _ => String::new(),
     }

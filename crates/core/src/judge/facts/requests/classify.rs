@@ -307,7 +307,7 @@ impl<'c> Context<'c> {
             HopKind::Client if part.rec.hops.len() == 1 => Spent::Work,
             HopKind::Client if queued => behind_others,
             HopKind::Send if queued && self.replies(leaf) => behind_others,
-            HopKind::Reply => Spent::Downstream,
+            HopKind::Reply | HopKind::Close => Spent::Downstream,
             HopKind::Connect => Spent::Connect,
             HopKind::Client | HopKind::Send | HopKind::Network => Spent::Network,
             _ => Spent::Other,
