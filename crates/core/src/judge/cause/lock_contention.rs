@@ -26,7 +26,13 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let Some(waits) = Waits::on(facts, Spent::Lock) else { return not_spent(facts, Spent::Lock) };
     let lock = waits.hop(|h| h.kind == HopKind::Lock).unwrap_or(waits.leaf);
     let holder = waits.after(lock);
-    let did = waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default();
+    // The way to a server ends on the network where that answers at once.
+    let asks = waits.hop(|h| h.kind == HopKind::Reply && holder.is_some_and(|holder| holder.pid == h.pid));
+    let asks = asks.filter(|_| matches!(waits.leaf.kind, HopKind::Reply | HopKind::Network));
+    let did = match asks.filter(|asks| !asks.target.is_empty()) {
+        Some(asks) => format!("waits for a reply from {}", asks.target),
+        None => waits.loss.chain.last().map(|h| h.text.clone()).unwrap_or_default(),
+    };
     let held = match holder {
         Some(holder) => format!("{} holds it and {did}", named(holder)),
         None => "who held it was not seen".to_string(),
@@ -42,8 +48,21 @@ fn test(facts: &Facts<'_>) -> Outcome {
     if waits.leaf.kind == HopKind::Deadlock {
         return deadlock(waits, evidence).holds();
     }
-    let fix = fix(lock, holder, waits.leaf);
+    let mut fix = fix(lock, holder, asks.unwrap_or(waits.leaf));
+    if let Some(only) = asks.filter(|asks| is_only_connection(facts, asks)) {
+        fix += &format!(
+            " {} has one connection there: if the lock is for that, allow it more (the size of its connection pool).",
+            named(only)
+        );
+    }
     waits.candidate(summary, evidence, fix).holds()
+}
+
+/// Whether a process has had one connection to the server that it waits for.
+fn is_only_connection(facts: &Facts<'_>, asks: &Hop) -> bool {
+    let there =
+        facts.capture.flows.iter().filter(|flow| flow.pid == asks.pid && Some(flow.remote) == asks.object.peer());
+    there.map(|flow| flow.connections()).fold(0, u64::saturating_add) == 1
 }
 
 /// Threads that wait for each other: it ends only when somebody ends one of them.
@@ -118,9 +137,10 @@ fn inspect(hop: &Hop) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Frame, HopKind, Interpreted, Stack};
+    use parshall_evidence::{Frame, HopKind, Interpreted, Role, Stack};
 
     use crate::judge::judge;
+    use crate::testkit::FlowBuilder;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
 
     fn locked(leaf: HopKind) -> ServiceBuilder {
@@ -137,6 +157,33 @@ mod tests {
             assert_eq!((finding.place.pid, finding.place.tid), (Some(100), Some(102)));
             assert!((finding.share - 0.9).abs() < 0.01 && finding.fix.text.contains("gdb -p 100"), "{finding:#?}");
         }
+    }
+
+    #[test]
+    fn the_lock_of_a_pool_of_one_connection() {
+        // The holder asks a server that answers at once, and is far away.
+        let asks = |connections: u64| {
+            let way = Hops::new().thread(100, 101, "app").on(HopKind::Lock, "futex").thread(100, 102, "app");
+            let way = way.on(HopKind::Reply, "poll").target("10.0.0.2:5432").thread(0, 0, "").on(HopKind::Network, "");
+            let mut capture = with(ServiceBuilder::new(7000).requests(200, 40.0).part(way, 0.9).cpu(0.1));
+            capture.flows = (1..=connections)
+                .map(|id| {
+                    let mut flow = FlowBuilder::new(id, Role::Client).remote_host().owner(100, 102).fill();
+                    flow.record.remote = "10.0.0.2:5432".parse().expect("an address");
+                    flow.record
+                })
+                .collect();
+            judge(&capture).findings.remove(0)
+        };
+        let (one, two) = (asks(1), asks(2));
+        assert_eq!(one.cause, "lock-contention");
+        assert!(one.summary.contains("holds it and waits for a reply from 10.0.0.2:5432"), "{}", one.summary);
+        assert!(one.fix.text.contains("size of its connection pool"), "{}", one.fix.text);
+        assert!(
+            two.fix.text.contains("release it before the call") && !two.fix.text.contains("pool"),
+            "{}",
+            two.fix.text
+        );
     }
 
     #[test]
