@@ -6,6 +6,7 @@
 //! the whole together. [`clients`] finds what clients wait for beside that. [`reduced`] is the part of a timeline that the same services
 //! can be found in.
 mod ahead;
+mod answered;
 #[cfg(test)]
 mod asked;
 mod attempts;

@@ -5,25 +5,21 @@
 //! Look-alike: an event loop, which has several questions under way by itself. What it sleeps for its calls tell.
 use std::collections::HashMap;
 
-use parshall_evidence::timeline::{OffCpu, Protocol, Timeline, Waker};
-use parshall_evidence::{FlowId, HopKind};
+use parshall_evidence::FlowId;
+use parshall_evidence::timeline::{Protocol, Timeline};
 
-use super::index::Index;
 use super::requests;
-use super::step::{Next, Step, Target, Task};
-use super::walk::Walk;
 use crate::sorting::IntoOrdered as _;
-use crate::wait::Wait;
 
 /// What a thread asked over a connection that it shares with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     /// When it was sent.
-    from_ns: u64,
+    pub from_ns: u64,
     /// When its reply had come.
-    to_ns: u64,
+    pub to_ns: u64,
     /// The connection.
-    socket: FlowId,
+    pub socket: FlowId,
 }
 
 /// By thread, its questions in order; of those that have one at a time, on connections that others use too.
@@ -49,54 +45,10 @@ pub fn questions(timeline: &Timeline) -> HashMap<u32, Vec<Question>> {
     found
 }
 
-impl Index<'_> {
-    /// The question that a thread had asked when it fell asleep, and that had no reply yet.
-    fn question(&self, off: &OffCpu) -> Option<Question> {
-        let all = self.questions.get(&off.tid).filter(|_| matches!(self.wait(off), Wait::Futex | Wait::Multiplex))?;
-        let last = *all[..all.partition_point(|question| question.from_ns <= off.begin_ns)].last()?;
-        (off.begin_ns < last.to_ns).then_some(last)
-    }
-}
-
-impl Walk<'_> {
-    /// A sleep, cut to `span`, of a thread that waits for the reply to a question of its own on a connection that others use too.
-    pub(super) fn answer(&mut self, off: &OffCpu, (begin, wake): (u64, u64)) -> Option<Next> {
-        let question = self.index.question(off)?;
-        let heard = question.to_ns.clamp(begin, wake);
-        let step = Step::of(off, HopKind::Reply).to(Target::Remote(question.socket));
-        self.within(step, |w| w.asked(question, begin, heard));
-        // Whoever received it wakes the thread.
-        let step = Step::of(off, HopKind::Worker);
-        match off.waker {
-            Waker::Thread(by) => self.within(step, |w| w.thread(by, heard, wake, Task::Other)),
-            _ => self.emit(step, wake - heard),
-        }
-        Some(Next::Before(begin))
-    }
-
-    /// The time of a question between `lo` and `hi`, at whoever was asked.
-    fn asked(&mut self, question: Question, lo: u64, hi: u64) {
-        let other_end = self.index.socket(question.socket).and_then(|socket| socket.other_end);
-        let all = other_end.and_then(|end| self.index.requests.get(&end)).map_or(&[][..], Vec::as_slice);
-        let next = all.get(all.partition_point(|request| request.arrived_ns < question.from_ns));
-        let Some(request) = next.filter(|request| request.arrived_ns <= question.to_ns).copied() else {
-            return self.emit_here(hi - lo);
-        };
-        let (arrived, end) = (request.arrived_ns.clamp(lo, hi), request.end_ns.clamp(lo, hi));
-        if arrived < end {
-            self.emit(Step::new(0, HopKind::Network), hi - end);
-            self.request(&request, arrived, end);
-            self.emit(Step::new(0, HopKind::Network), arrived - lo);
-        } else {
-            self.emit(Step::new(0, HopKind::Network), hi - lo);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::Service;
-    use parshall_evidence::timeline::{Frame, Op};
+    use parshall_evidence::timeline::{Frame, Op, Waker};
+    use parshall_evidence::{HopKind, Service};
 
     use super::*;
     use crate::critical_path::{reduced, services};
