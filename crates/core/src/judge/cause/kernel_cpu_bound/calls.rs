@@ -43,7 +43,8 @@ pub fn frequent(facts: &Facts<'_>, pid: u32) -> Option<Frequent> {
             sum.on_cpu_ns = sum.on_cpu_ns.saturating_add(call.on_cpu_ns);
         }
     }
-    let (name, most) = calls.into_iter().max_by_key(|(_, call)| call.on_cpu_ns)?;
+    let (name, most) =
+        calls.into_iter().max_by_key(|(_, call)| call.on_cpu_ns).filter(|(_, most)| most.on_cpu_ns > 0)?;
     let each = ratio(most.count as f64, requests as f64);
     let matters = each >= EACH_MIN && most.on_cpu_ns as f64 >= SHARE_MIN * cpu_ns;
     let bytes = ratio(most.bytes as f64, most.count as f64);
