@@ -104,4 +104,15 @@ mod tests {
         assert_eq!((spent(&closed), spent(&reduced(closed.clone()))), (2_999, 2_999));
         assert_eq!((spent(&pages(Ends::More)), spent(&pages(Ends::ClientCloses))), (0, 0));
     }
+
+    #[test]
+    fn a_thread_that_serves_nobody_else_does_not_wait_for_another_request() {
+        // The window ends before the server closes.
+        let mut timeline = pages(Ends::ServerCloses);
+        timeline.slices = vec![(0, 500 * MS)];
+        let service = services(&timeline).into_iter().next().expect("a service");
+        assert_eq!((service.requests, service.unanswered), (0, 1));
+        let others = service.path.iter().any(|part| part.hops.iter().any(|hop| hop.kind == HopKind::OtherRequest));
+        assert!(!others, "{:#?}", service.path);
+    }
 }

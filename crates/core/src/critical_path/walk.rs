@@ -190,10 +190,12 @@ impl<'a> Walk<'a> {
                 self.reply(Step::new(call.tid, HopKind::Reply), call.socket, from, hi);
                 self.thread(call.tid, lo, from, task);
             }
-            None => {
+            None if self.index.serves_another(reader, request.socket, lo.saturating_add(1), hi) => {
                 self.emit(Step::new(reader, HopKind::OtherRequest), hi - turn_end);
                 self.thread(reader, lo, turn_end, task);
             }
+            // It asked for this one, and has its answer.
+            None => self.thread(reader, lo, hi, task),
         }
     }
 
