@@ -13,7 +13,7 @@ use crate::probed::{Talker, alone, end_with_parent, ready};
 
 /// For so long, a client does not read.
 const AWAY: Duration = Duration::from_millis(200);
-/// For so long, nothing reaches a client that reads again. The kernel retransmits earlier.
+/// For so long, nothing reaches a client that reads again. The kernel mostly retransmits earlier.
 const LOST: Duration = Duration::from_millis(400);
 const CLOSED_MIN: usize = 3;
 const SNDBUF: usize = 16_384;
@@ -74,8 +74,8 @@ fn closes_early() {
     }
 }
 
-/// `CLOSED_MIN` connections that `closes_early` closed.
-fn closed_connections(role: &str, as_older: bool) -> Vec<FlowDump> {
+/// `CLOSED_MIN` connections that `closes_early` closed and that `counts` holds for.
+fn closed_connections(role: &str, as_older: bool, counts: impl Fn(&FlowDump) -> bool) -> Vec<FlowDump> {
     let talker = Talker::start_as("closing::closes_early", role);
     let mut probes = Probes::load(&Config { as_older, ..talker.config(64) }).unwrap();
     probes.attach_always().unwrap();
@@ -92,6 +92,7 @@ fn closed_connections(role: &str, as_older: bool) -> Vec<FlowDump> {
             Event::FlowEnd(flow) if flow.calls().sends > 2 && flow.calls().send_bytes > 65_536 => Some(*flow),
             _ => None,
         }));
+        closed.retain(&counts);
     }
     closed.split_off(1)
 }
@@ -108,7 +109,7 @@ fn what_is_left_to_send_is_accounted_for() {
     }
     let _alone = alone();
     for as_older in [false, true] {
-        for flow in closed_connections("late", as_older) {
+        for flow in closed_connections("late", as_older, |_| true) {
             let held = time_in(&flow, &[FlowState::PeerWindow]);
             assert!(held >= AWAY, "older {as_older}: {held:?}");
         }
@@ -123,7 +124,9 @@ fn a_retransmission_leaves_the_time_before_it_as_it_was() {
     }
     let _alone = alone();
     for as_older in [false, true] {
-        for flow in closed_connections("lost", as_older) {
+        // On a busy host the kernel may retransmit when packets arrive again: then the first one is the only one.
+        let while_lost = |flow: &FlowDump| flow.snap.total_retrans >= 2;
+        for flow in closed_connections("lost", as_older, while_lost) {
             let held = time_in(&flow, &[FlowState::PeerWindow]);
             let sent = time_in(&flow, &[FlowState::InFlight, FlowState::Loss, FlowState::Recovery]);
             assert!(held >= AWAY && sent >= LOST / 4, "older {as_older}: {held:?} and {sent:?}");
