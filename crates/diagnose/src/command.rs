@@ -1,5 +1,4 @@
 //! `run`: starts the command behind a gate process, attaches, opens the gate, and observes until the command ends.
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,6 +20,7 @@ pub use super::origin::GATE;
 use super::request::{Naming, ObserveOptions};
 use super::subject::{self, Select};
 use super::window::Stop;
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_host::error::UserError;
 use parshall_host::proc_fs;
 

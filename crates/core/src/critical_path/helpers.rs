@@ -3,7 +3,6 @@
 //!
 //! A queue in front of helpers is nowhere to be seen: the service waits for one of them, whether that works on its request or on another
 //! one before it. So the requests that are outstanding are compared with the questions that all helpers of this name have asked.
-use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -12,6 +11,7 @@ use parshall_evidence::{Hop, HopKind, Limit, PathPart};
 use super::index::Index;
 use super::limit;
 use super::requests::{self, Request};
+use crate::sorting::IntoOrdered as _;
 
 /// The limits of a service, `all` of whose requests are given, by the way that their time went.
 pub fn limits(index: &Index<'_>, all: &[Request], path: &[PathPart]) -> Vec<Limit> {

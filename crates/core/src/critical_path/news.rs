@@ -3,7 +3,6 @@
 //!
 //! A service that looks after its requests at intervals looks alike, but for the others: each of them waits, too. Only one that does so for
 //! one kind of requests cannot be told from it.
-
 use parshall_evidence::timeline::{Op, Timeline};
 use parshall_evidence::{FlowId, Service};
 

@@ -7,9 +7,8 @@
 //!
 //! A server may also send by itself (pushes, subscriptions). Data that a client sends meanwhile is no request then, if the server's next
 //! data comes when it would have come anyway.
-use crate::sorting::IntoOrdered as _;
-
 use super::messages::Part;
+use crate::sorting::IntoOrdered as _;
 
 /// A call this long after the call before in its direction is apart from it.
 const APART_NS: u64 = 100_000;

@@ -27,8 +27,7 @@ pub fn questions(timeline: &Timeline) -> HashMap<u32, Vec<Question>> {
     let mut found: HashMap<u32, Vec<Question>> = HashMap::new();
     for (id, calls) in &timeline.calls {
         let asks = timeline.sockets.get(id).is_some_and(|socket| !socket.serves && !socket.udp);
-        let numbered = |protocol: Protocol| protocol == Protocol::Http2;
-        if !asks || !calls.iter().filter_map(|call| call.frame).any(|frame| numbered(frame.protocol)) {
+        if !asks || !calls.iter().filter_map(|call| call.frame).any(|frame| frame.protocol == Protocol::Http2) {
             continue;
         }
         let sent = requests::sent(*id, calls, &timeline.slices);

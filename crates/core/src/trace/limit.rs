@@ -1,9 +1,9 @@
 //! Keeps a trace small enough for a page.
-use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 
 use super::lane::{Draft, Lane, Span};
 use super::state::{KINDS, Kind, State};
+use crate::sorting::IntoOrdered as _;
 
 /// The first threshold that is tried.
 const FIRST_NS: u64 = 1_000;

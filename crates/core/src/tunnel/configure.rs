@@ -1,5 +1,4 @@
 //! Changes of a device's configuration, and its state: what the configuration protocol sets and gets.
-use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::noise::{Identity, Remote};
 use super::output::{Event, Output};
 use super::peer::Peer;
 use super::peer_id::PeerId;
+use crate::sorting::IntoOrdered as _;
 
 /// A change of a device. A part that is `None` stays as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

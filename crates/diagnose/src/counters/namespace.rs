@@ -1,5 +1,4 @@
 //! One network namespace: /proc/net, /proc/sys/net, and its sockets by SOCK_DIAG.
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,6 +11,7 @@ use parshall_host::tcp_diag::{TcpSocket, states};
 
 use super::queues::{self, Queue};
 use crate::subject::{Namespace, Resolved};
+use parshall_core::sorting::IntoOrdered as _;
 
 /// Connected sockets are read one by one up to this number: at 3 us each, that is a few milliseconds.
 const CONNECTED_MAX: u64 = 4096;

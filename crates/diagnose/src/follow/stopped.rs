@@ -1,5 +1,4 @@
 //! The one that stops a process: the sender of a signal, as the probe saw it, a debugger, or the freezer of a control group.
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{HashMap, HashSet};
 
 use parshall_bpf::diagnose::signal::StopSignalWire;
@@ -10,6 +9,7 @@ use parshall_host::cgroup::Mounts;
 use parshall_host::proc_fs;
 
 use super::names::comm;
+use parshall_core::sorting::IntoOrdered as _;
 
 /// Processes of which it is kept who stopped them.
 const PROCESSES_MAX: usize = 1_024;

@@ -1,5 +1,4 @@
 //! Changes since the subject was resolved: threads and children that came, processes that went.
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeSet, HashSet};
 
 use parshall_host::proc_fs;
@@ -8,6 +7,7 @@ use super::process::Process;
 use super::resolved::{Resolved, Select, Sock};
 use super::table::{self, Holders, Row};
 use super::{cgroup, netns};
+use parshall_core::sorting::IntoOrdered as _;
 
 /// Threads whose children are looked up, per process.
 const PARENTS_MAX: usize = 64;

@@ -1,5 +1,4 @@
 //! The host and the programs of a run, so that a later run is compared only with its like.
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::file::Experiment;
 use crate::process::program_path;
+use parshall_core::sorting::IntoOrdered as _;
 
 /// Settings that change how fast traffic moves.
 const SYSCTLS: [&str; 22] = [

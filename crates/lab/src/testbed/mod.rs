@@ -4,7 +4,6 @@ mod delay_line;
 mod network;
 mod self_check;
 
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
@@ -23,6 +22,7 @@ use crate::interrupt::Interrupt;
 use crate::load::Outcome;
 use crate::process::{Ended, Process};
 use crate::recipe::{CLIENT, SERVER, Stage, fill};
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_host::error::UserError;
 
 pub use command::{hold, run};

@@ -14,6 +14,7 @@ use parshall_evidence::Stack;
 use super::base::{Candidate, Cause, Outcome, ThreadLoss};
 use super::common::{Mode, Waits, hottest, hottest_of_process, most_in, not_spent};
 use crate::judge::chain::named;
+use crate::judge::facts::requests::ServiceFact;
 use crate::judge::facts::{CHEAP_NS, Facts, MOSTLY_BUSY, Spent, ThreadFact};
 use crate::judge::record;
 use crate::judge::words;
@@ -42,7 +43,8 @@ fn test(facts: &Facts<'_>) -> Outcome {
     let leaf = waits.leaf;
     let hot = hottest_of_process(facts, leaf.pid, Mode::Kernel);
     let most = most_in(&hot);
-    let frequent = calls::frequent(facts, leaf.pid);
+    let requests = served(facts, leaf.pid).map(|service| service.rec.requests).fold(0, u64::saturating_add);
+    let frequent = calls::frequent(facts, leaf.pid, requests);
     let calls = frequent.as_ref().map(calls::Frequent::sentence).unwrap_or_default();
     let summary = waits.summary(&format!(
         "{} is on a CPU for {} a request, most of it in the kernel.{most}{calls}",
@@ -112,7 +114,7 @@ fn filtered(facts: &Facts<'_>) -> Option<Filtered> {
             ns: 0.0,
             cpu_ns: 0.0,
             wall_ns: 0.0,
-            requests: requests_of(facts, pid),
+            requests: served(facts, pid).map(|service| service.requests).sum(),
         });
         found.tids.push(thread.rec.tid);
         found.ns += share(thread) * thread.ledger.on_cpu();
@@ -126,9 +128,9 @@ fn filtered(facts: &Facts<'_>) -> Option<Filtered> {
     by_pid.into_values().filter(matters).max_by(|a, b| a.ns.total_cmp(&b.ns))
 }
 
-fn requests_of(facts: &Facts<'_>, pid: u32) -> f64 {
-    let served = facts.requests.counted().filter(|s| !s.rec.waited && !s.rec.outbound && s.rec.pids.contains(&pid));
-    served.map(|service| service.requests).sum()
+/// The services on the account whose requests a process answers.
+fn served<'f, 'a>(facts: &'f Facts<'a>, pid: u32) -> impl Iterator<Item = &'f ServiceFact<'a>> {
+    facts.requests.counted().filter(move |s| !s.rec.waited && !s.rec.outbound && s.rec.pids.contains(&pid))
 }
 
 impl Filtered {

@@ -1,8 +1,8 @@
 //! The output of netperf: a table by default, selected values as `KEY=VALUE` lines (`-- -k`) or as two lines of CSV (`-- -o`).
-use crate::sorting::IntoOrdered as _;
 use std::collections::BTreeMap;
 
 use super::values::Values;
+use crate::sorting::IntoOrdered as _;
 
 /// The KB of netperf, in thousand bytes.
 const KB: f64 = 1.024;

@@ -9,10 +9,10 @@ mod socket;
 mod sysctl;
 mod thread;
 
-use parshall_core::sorting::IntoOrdered as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use parshall_core::sorting::IntoOrdered as _;
 use parshall_host::proc_fs;
 use serde::{Deserialize, Serialize};
 

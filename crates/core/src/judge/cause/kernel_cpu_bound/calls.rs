@@ -28,10 +28,8 @@ pub struct Frequent {
     scaled: bool,
 }
 
-/// The call of a process that takes most of its CPU time, if it makes it many times for each request.
-pub fn frequent(facts: &Facts<'_>, pid: u32) -> Option<Frequent> {
-    let served = facts.requests.counted().filter(|s| !s.rec.waited && !s.rec.outbound && s.rec.pids.contains(&pid));
-    let requests: u64 = served.map(|service| service.rec.requests).fold(0, u64::saturating_add);
+/// The call of a process that takes most of its CPU time, if it makes it many times for each of the requests that it answered.
+pub fn frequent(facts: &Facts<'_>, pid: u32, requests: u64) -> Option<Frequent> {
     let mut cpu_ns = 0.0;
     let mut calls: BTreeMap<&str, SyscallCell> = BTreeMap::new();
     for thread in facts.threads.iter().filter(|thread| thread.rec.pid == pid) {
