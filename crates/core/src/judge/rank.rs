@@ -79,6 +79,11 @@ pub fn rank(facts: &Facts<'_>) -> Ranking {
         return insufficient(why);
     }
     named.stable_sort_by(|a, b| b.lost_share.total_cmp(&a.lost_share).then_with(|| a.cause.id.cmp(b.cause.id)));
+    let unsure: Vec<Named> = named.extract_if(.., |one| one.candidate.may_be.is_some()).collect();
+    if let Some(first) = unsure.first().filter(|_| named.is_empty()) {
+        return insufficient(first.unsure());
+    }
+    untested.extend(unsure.iter().map(|one| not_tested(one.cause, one.unsure())));
     let others: Vec<(&'static str, f64)> =
         named.iter().skip(1).map(|other| (other.cause.id, other.lost_share)).collect();
     if let Some(first) = named.first_mut() {
@@ -142,6 +147,12 @@ struct Named {
 }
 
 impl Named {
+    /// That the evidence does not tell whether anybody waits for this.
+    fn unsure(&self) -> String {
+        let may_be = self.candidate.may_be.unwrap_or_default();
+        format!("{} Whether these are requests, or {may_be}, was not seen.", self.candidate.summary)
+    }
+
     fn finding(self, facts: &Facts<'_>) -> Finding {
         finding(facts, self.cause, self.candidate, self.lost_share, self.share)
     }

@@ -55,6 +55,8 @@ pub struct Candidate {
     pub always_wrong: bool,
     /// Links of its argument that were not seen, beside what the whole capture lacks.
     pub gaps: Vec<Gap>,
+    /// What the requests may be instead of requests, where nothing that was seen says that somebody waits for their replies.
+    pub may_be: Option<&'static str>,
     /// One sentence that names who waits for whom.
     pub summary: String,
     /// Where.
@@ -96,6 +98,7 @@ impl Candidate {
             always_wrong: false,
             min_share: MIN_SHARE,
             gaps: Vec::new(),
+            may_be: None,
             summary,
             place,
             evidence,

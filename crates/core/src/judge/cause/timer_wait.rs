@@ -14,7 +14,7 @@ use super::base::{Candidate, Cause, Outcome, denied, main_thread, place_of, stal
 use super::common::{Waits, not_spent};
 use crate::critical_path::{may_be_news, may_be_signs};
 use crate::judge::chain::named;
-use crate::judge::confidence::{FEW, Gap};
+use crate::judge::confidence::FEW;
 use crate::judge::denial::{Denial, count};
 use crate::judge::facts::requests::watches_many;
 use crate::judge::facts::{Blame, Facts, Part, Spent};
@@ -76,19 +76,16 @@ fn test(facts: &Facts<'_>) -> Outcome {
     );
     let timeline = facts.capture.timeline.as_ref();
     let mut candidate = waits.candidate(summary, evidence, fix);
-    candidate.gaps.extend(timeline.filter(|_| watches_many(leaf)).and_then(|timeline| no_requests(timeline, rec)));
+    candidate.may_be = timeline.filter(|_| watches_many(leaf)).and_then(|timeline| no_requests(timeline, rec));
     candidate.holds()
 }
 
 /// What the requests of an event loop may be instead of requests that wait for its timer.
-fn no_requests(timeline: &Timeline, service: &Service) -> Option<Gap> {
+fn no_requests(timeline: &Timeline, service: &Service) -> Option<&'static str> {
     if may_be_signs(timeline, service) {
-        return Some(Gap::Guessed(
-            "whether these are requests, or signs of life that the service asks for, was not seen",
-        ));
+        return Some("signs of life that the service asks for");
     }
-    let news = "whether these requests wait for news that come at such times, as long polls do, was not seen";
-    may_be_news(timeline, service).then_some(Gap::Guessed(news))
+    may_be_news(timeline, service).then_some("waits for news that come at such times, as long polls are")
 }
 
 /// A stream whose pieces wait in a process that passes them on.
@@ -127,7 +124,7 @@ fn end_of(part: &Part) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use parshall_evidence::timeline::Waker;
-    use parshall_evidence::{Capture, Confidence, Frame, HopKind, Interpreted, Stack};
+    use parshall_evidence::{Capture, Confidence, Frame, HopKind, Interpreted, Stack, Status};
 
     use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder, with};
@@ -188,7 +185,7 @@ mod tests {
     #[test]
     fn short_messages_at_each_tick_may_be_signs_of_life() {
         // Twelve clients, each of which has its turn when a timer of its own ends, of 600 ms.
-        let confidence = |bytes: u32, syscall: i32| {
+        let verdict = |bytes: u32, syscall: i32| {
             let script =
                 (1..=12).fold(Script::new(), |script, id| script.socket(id, served_socket(7000), 100 + id as u32));
             let mut script = (1..=12).fold(script, |script, id| {
@@ -207,16 +204,18 @@ mod tests {
             let mut capture = empty_capture();
             capture.window_ns = 2_600 * MS;
             capture.timeline = Some(script.timeline);
-            let report = judge(&capture);
-            assert_eq!(report.verdict.cause.as_deref(), Some("timer-wait"), "{bytes} {syscall}: {:?}", report.verdict);
-            report.verdict.confidence
+            judge(&capture).verdict
         };
         const EPOLL: i32 = 232;
         const SLEEP: i32 = 35;
-        assert_eq!(confidence(36, EPOLL), Confidence::Low);
+        let unsure = verdict(36, EPOLL);
+        assert_eq!(unsure.status, Status::InsufficientEvidence, "{unsure:?}");
+        assert!(unsure.summary.ends_with("or signs of life that the service asks for, was not seen."), "{unsure:?}");
         // Replies with content, and a thread that only sleeps: nobody asks for signs of life in this way.
-        assert_eq!(confidence(400, EPOLL), Confidence::High);
-        assert_eq!(confidence(36, SLEEP), Confidence::High);
+        for (bytes, syscall) in [(400, EPOLL), (36, SLEEP)] {
+            let sure = verdict(bytes, syscall);
+            assert_eq!((sure.cause.as_deref(), sure.confidence), (Some("timer-wait"), Confidence::High), "{sure:?}");
+        }
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn found(facts: &Facts<'_>, whole: &Requests<'_>) -> Option<Found> {
     let loss = candidate.requests.as_ref()?;
     let (lost_share, share) = (ratio(ns, lost_ns).min(1.0), ratio(ns, loss.time_ns).min(1.0));
     let seen = loss.seen;
-    if lost_share < MIN_TAIL_SHARE || share < MIN_TAIL_SHARE {
+    if lost_share < MIN_TAIL_SHARE || share < MIN_TAIL_SHARE || candidate.may_be.is_some() {
         return None;
     }
     if requests_of(facts, cause.id) < LEAST {
