@@ -3,7 +3,7 @@
 //!
 //! This module has the links, how much each of them weighs, how it is found in the prepared evidence, and the phrase that says it.
 //! Whether a cause holds at all is decided in [`crate::judge::cause`].
-use parshall_evidence::{Confidence, DeviceQueue, Hop, HopKind, Rung, Service};
+use parshall_evidence::{Confidence, DeviceQueue, FlowCell, FlowState, Hop, HopKind, Release, Rung, Service};
 
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Spent, rtt_ns};
@@ -48,6 +48,8 @@ pub enum Gap {
     Unseen(f64),
     /// The slices are short together, or shorter each than the requests.
     Slices,
+    /// For this share of the flows' time slices ended before it was seen what ends what was under way.
+    CutFlows(f64),
     /// So few of what it rests on were seen.
     Few(u64, &'static str),
     /// The object that this process waited for in the end was not seen.
@@ -103,7 +105,7 @@ impl Gap {
             Gap::LostEvents(_) => "events",
             Gap::Sampled => "rung",
             Gap::Unseen(_) => "unseen",
-            Gap::Slices => "slices",
+            Gap::Slices | Gap::CutFlows(_) => "slices",
             Gap::Few(..) => "few",
             Gap::End(_) => "end",
             Gap::Inferred(_) | Gap::Guessed(_) => "inferred",
@@ -144,6 +146,7 @@ impl Gap {
             Gap::Sampled => "this rung only samples: single events were not seen".to_owned(),
             Gap::Unseen(share) => format!("{} of the requests' time was not seen", units::percent(*share)),
             Gap::Slices => "the slices are too short to show whole requests".to_owned(),
+            Gap::CutFlows(share) => were_cut(*share),
             Gap::Few(n, what) => format!("few {what} were seen ({})", units::count(*n)),
             Gap::End(whom) => format!("what {whom} waits for in the end was not seen"),
             Gap::Inferred(what) | Gap::Guessed(what) => (*what).to_owned(),
@@ -354,6 +357,11 @@ fn disagrees(facts: &Facts<'_>, service: &ServiceFact<'_>, parts: &[&PartFact<'_
     (far && wait_ns >= MOST * all).then_some(Gap::Disagrees(server, wait_each, own_each))
 }
 
+fn were_cut(share: f64) -> String {
+    let share = units::percent(share);
+    format!("for {share} of the flows' time the slices ended before what was under way had arrived")
+}
+
 fn goes_on(ns: f64) -> String {
     let after = units::duration(ns);
     format!("replies go on for {after} after their first part, and whether clients wait for the rest is not known")
@@ -373,6 +381,8 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     gaps.extend(health::unseen_distance(facts).map(Gap::Distance));
     let clients = health::clients_share(facts);
     gaps.extend((clients > WHOLE).then_some(Gap::Clients(clients)));
+    let cut = cut_flows(facts);
+    gaps.extend((cut > UNSEEN_MAX).then_some(Gap::CutFlows(cut)));
     gaps.extend(health::slow_sending(facts).map(|(who, each_ns)| Gap::Sending(who, each_ns)));
     let services = || facts.requests.counted().filter(|service| !service.rec.waited && service.rec.requests > 0);
     let unknown = services().any(|service| service.rec.p50_ns.is_some() && service.rec.p99_ns.is_none());
@@ -399,6 +409,18 @@ pub fn of_health(facts: &Facts<'_>) -> Vec<Gap> {
     };
     gaps.extend(services().find_map(slowest));
     gaps
+}
+
+/// The share of the flows' time in which data was under way when a slice ended. Data is under way for a round trip at most, so of slices
+/// that are longer it is a small one.
+fn cut_flows(facts: &Facts<'_>) -> f64 {
+    if facts.capture.slices.count < 2 {
+        return 0.0;
+    }
+    let cells = || facts.capture.flows.iter().flat_map(|flow| &flow.cells);
+    let cut = cells().filter(|cell| cell.state == FlowState::InFlight && cell.release == Release::Cut);
+    let sum = |ns: u64, cell: &FlowCell| ns.saturating_add(cell.ns);
+    ratio(cut.fold(0, sum) as f64, cells().fold(0, sum) as f64)
 }
 
 /// It ends in a wait for what other requests, or the client itself, bring.
@@ -546,6 +568,25 @@ mod tests {
         let (some, few) = (goes_on(20), goes_on(5));
         assert_eq!((some.verdict.status, links(&some)), (parshall_evidence::Status::Healthy, vec!["continued"]));
         assert_eq!(links(&few), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn flows_whose_data_outlasts_the_slices_are_not_surely_healthy() {
+        use crate::testkit::{FlowBuilder, MS, capture};
+        // An upload from far away, of which each slice of 50 ms shows a part of a round trip.
+        let report = |cut_ms: u64, slices: u32| {
+            let flow = FlowBuilder::new(1, parshall_evidence::Role::Client).remote_host();
+            let flow = flow.cell(FlowState::InFlight, Release::Cut, cut_ms * MS, 4);
+            let flow = flow.cell(FlowState::InFlight, Release::RxAck, 50 * MS, 40).talks(40, 9000);
+            let mut capture = capture(vec![flow.cell(FlowState::IdleAfterSend, Release::AppSend, 50 * MS, 40)], vec![]);
+            capture.slices.count = slices;
+            judge(&capture)
+        };
+        let (cut, whole) = (report(300, 4), report(100, 4));
+        assert_eq!((cut.verdict.status, links(&cut)), (parshall_evidence::Status::Healthy, vec!["slices"]));
+        assert_eq!((whole.verdict.status, links(&whole)), (parshall_evidence::Status::Healthy, vec![]));
+        // The window's own end.
+        assert_eq!(links(&report(300, 1)), Vec::<&str>::new());
     }
 
     #[test]
