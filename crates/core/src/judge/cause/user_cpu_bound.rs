@@ -386,6 +386,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_thread_computes_for_requests_that_slices_cut_counts() {
+        use parshall_evidence::HopKind;
+
+        use crate::testkit::service::{Hops, ServiceBuilder, with};
+        // 2.4 ms for each of 140 requests in a second, and their queue.
+        let verdict = |cpu_ms: u64| {
+            let queue = Hops::new().thread(100, 101, "app").on(HopKind::Unread, "").on(HopKind::OnCpu, "");
+            let service = ServiceBuilder::new(7000).requests(140, 6.0).part(queue, 0.6);
+            let mut capture = with(service.part(Hops::new().thread(100, 101, "app").on(HopKind::OnCpu, ""), 0.4));
+            capture.threads[0].cpu_ns = cpu_ms * MS;
+            verdict_of(&capture)
+        };
+        assert_eq!(verdict(700), "user-cpu-bound");
+        assert_eq!(verdict(340), "healthy");
+    }
+
+    #[test]
     fn a_saturated_cheap_server_is_healthy() {
         // 12 connections, 100 us of CPU per request: each waits in a queue of several ms at times.
         let flows = (0..12).map(|i| {
