@@ -187,7 +187,27 @@ pub fn suites(reports: &Reports, values: &mut Values) {
             continue;
         }
         values.insert(format!("suite {name}"), of_suite(&results(&all), reported));
+        for failure in failures(&all) {
+            println!("suite {name}:\n{failure}");
+        }
     }
+}
+
+/// What each test that has failed printed, which the next run of the guest overwrites.
+fn failures(output: &str) -> Vec<String> {
+    const LINES_MAX: usize = 40;
+    let (mut failures, mut lines) = (Vec::new(), Vec::new());
+    for line in output.lines() {
+        if line.starts_with("test ") && line.contains(" ... ") {
+            lines.clear();
+        }
+        lines.push(line);
+        if line == "FAILED" || line.ends_with(" ... FAILED") {
+            let from = lines.len().saturating_sub(LINES_MAX);
+            failures.push(lines[from..].join("\n"));
+        }
+    }
+    failures
 }
 
 /// `ok`, or how many tests of each module were skipped or have failed.
@@ -287,6 +307,7 @@ fn results_of_tests_are_read_with_what_they_print_between() {
         "test a ... ok\ntest b ... skipped: x: needs y\nok\ntest c ... \nthread panicked\nFAILED\ntest result: ok. 1\n";
     let expected = [("a", "ok"), ("b", "skipped: x: needs y"), ("c", "FAILED")];
     assert_eq!(results(output), expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    assert_eq!(failures(output), ["test c ... \nthread panicked\nFAILED"]);
 }
 
 #[test]
