@@ -6,7 +6,7 @@
 use super::base::{Candidate, Cause, Outcome, denied, place_of, uses_bbr, who};
 use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::network::{QUEUE_MIN_NS, adds_delay};
-use crate::judge::facts::{Blame, Facts, rtt_ns};
+use crate::judge::facts::{Blame, Facts, FlowFact, Lost, rtt_ns};
 use crate::judge::record;
 use crate::judge::{stream, words};
 use crate::stats::ratio;
@@ -26,7 +26,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         return why_not(facts);
     };
     let flow = &facts.flows[worst];
-    let (rate, srtt) = (stream::rate(flow), f64::from(flow.rec.last.srtt_us) * 1e3);
+    let (rate, srtt) = (path_rate(facts, &lost, flow), f64::from(flow.rec.last.srtt_us) * 1e3);
     let summary = format!(
         "{}: the path carries {} ({} Mbit/s); the stream's own data queues in front of its slowest link, and the round trip is {} instead \
          of {}.",
@@ -53,6 +53,14 @@ fn test(facts: &Facts<'_>) -> Outcome {
          queueing or a smaller buffer at the bottleneck (fq_codel, CAKE){bbr} shortens it."
     );
     Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix).holds()
+}
+
+/// Bytes per second that the path of a flow carries: of those whose data queues on the way to the same host, all of the window's.
+fn path_rate(facts: &Facts<'_>, lost: &Lost, flow: &FlowFact<'_>) -> f64 {
+    let queued = lost.by_flow.iter().map(|(index, _)| facts.flows[*index].rec);
+    let beside = queued.filter(|other| other.remote.ip() == flow.rec.remote.ip());
+    let bytes: f64 = beside.map(|other| other.acked_bytes() as f64).sum();
+    stream::rate(flow).max(ratio(bytes, facts.window_s()))
 }
 
 fn why_not(facts: &Facts<'_>) -> Outcome {
@@ -110,6 +118,30 @@ mod tests {
         // A full window without a queue is a path at its capacity.
         flow.record.last.srtt_us = 10_400;
         assert_eq!(verdict_of(&capture(vec![flow], vec![])), "healthy");
+    }
+
+    #[test]
+    fn long_replies_on_kept_connections_fill_the_path_together() {
+        // Two connections with ten replies of 320 kB each, a few segments of which are lost at the full queue.
+        let report = |bytes: u64, srtt_us: u32| {
+            let flow = |id| {
+                let flow = FlowBuilder::new(id, Role::Server).remote_host();
+                let flow = flow.cell(FlowState::Cwnd, Release::RxAck, 600 * MS, 500);
+                let mut flow =
+                    flow.cell(FlowState::Recovery, Release::RxAck, 20 * MS, 10).talks(10, bytes / 10).retransmitted(4);
+                let rec = &mut flow.record;
+                (rec.last.min_rtt_us, rec.last.srtt_us, rec.last.mss) = (8_100, srtt_us, 1448);
+                rec.last.bytes_acked = rec.first.bytes_acked + bytes;
+                rec.last.bytes_received = rec.first.bytes_received + 520;
+                flow
+            };
+            crate::judge::judge(&capture(vec![flow(1), flow(2)], vec![])).verdict
+        };
+        let full = report(1_250_000, 44_000);
+        assert_eq!(full.cause.as_deref(), Some("bottleneck-bandwidth"), "{full:?}");
+        assert!(full.summary.contains("the path carries 2.5 MB/s (20 Mbit/s)"), "{full:?}");
+        // The round trip is as ever: what is lost is lost elsewhere.
+        assert_eq!(report(1_250_000, 8_300).cause.as_deref(), Some("packet-loss"));
     }
 
     #[test]

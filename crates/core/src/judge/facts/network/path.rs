@@ -43,7 +43,7 @@ pub fn of_loss(facts: &Facts<'_>, refusals: &Refusals, black_holes: &BTreeSet<Ip
     if black_holes.contains(&flow.rec.remote.ip()) && flow.rec.acked_bytes() < u64::from(flow.rec.last.mss.max(1)) {
         return Blame::BlackHole;
     }
-    if flow.shape != Shape::StreamOut {
+    if !fills_the_path(flow) {
         return part.blame;
     }
     of_queue(facts, flow).unwrap_or(part.blame)
@@ -91,11 +91,12 @@ pub fn is_queued(flow: &FlowFact<'_>) -> bool {
 /// Data of one reply from which on it is more than the first windows of a connection, in segments.
 const LONG_REPLY_SEGS: u64 = 30;
 
-/// It streams; or it was opened for one reply, which is long.
+/// It streams, or its replies are long.
 fn fills_the_path(flow: &FlowFact<'_>) -> bool {
     let (sent, received) = (flow.rec.acked_bytes(), flow.rec.received_bytes());
-    let long = sent >= LONG_REPLY_SEGS * u64::from(flow.rec.last.mss.max(1)) && sent / 100 > received;
-    flow.shape == Shape::StreamOut || long && flow.rec.calls.exchanges <= 1
+    let reply = sent / flow.rec.calls.exchanges.max(1);
+    let long = reply >= LONG_REPLY_SEGS * u64::from(flow.rec.last.mss.max(1)) && sent / 100 > received;
+    flow.shape == Shape::StreamOut || long
 }
 
 /// The round trip is so far above its minimum that something must queue.
