@@ -285,7 +285,8 @@ pub fn of_path(facts: &Facts<'_>, service: &ServiceFact<'_>, spent: Spent, seen:
         gaps.extend((requests < FEW).then_some(Gap::Few(requests, "requests")));
         gaps.extend(overlap(service));
     }
-    gaps.extend(connecting(facts, &largest.rec.hops, ratio(largest.rec.ns as f64, largest.rec.requests as f64)));
+    let each_ns = ratio(largest.rec.ns as f64, largest.rec.requests as f64);
+    gaps.extend(connecting(facts, &largest.rec.hops, each_ns).filter(|_| spent != Spent::TurnedAway));
     gaps.extend(queue(&parts().collect::<Vec<_>>(), spent));
     // A request that waits for its turn is expected to wait for longer than it is served.
     if !matches!(spent, Spent::Turn | Spent::Serial | Spent::Workers) {

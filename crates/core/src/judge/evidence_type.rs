@@ -157,7 +157,7 @@ pub const TABLE: &[EvidenceTypes] = &[
     EvidenceTypes { cause: "retransmission-timeout", flows: &[Blame::Rto, Blame::Loss, Blame::Cwnd], ..NONE },
     EvidenceTypes { cause: "pmtu-black-hole", flows: &[Blame::BlackHole], ..NONE },
     EvidenceTypes { cause: "syn-loss", waits: &[Connect], flows: &[Blame::Syn], counted: true, ..NONE },
-    EvidenceTypes { cause: "accept-queue-overflow", waits: &[AcceptQueue], flows: &[Blame::AcceptQueue], counted: true, ..NONE },
+    EvidenceTypes { cause: "accept-queue-overflow", waits: &[AcceptQueue, Connect], flows: &[Blame::AcceptQueue], counted: true, ..NONE },
     EvidenceTypes { cause: "fd-limit", waits: &[AcceptQueue], counted: true, ..NONE },
     EvidenceTypes { cause: "port-exhaustion", counted: true, ..NONE },
     EvidenceTypes { cause: "resets", counted: true, ..NONE },

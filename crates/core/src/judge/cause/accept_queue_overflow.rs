@@ -6,8 +6,9 @@
 use super::base::{Candidate, Cause, Outcome, Refused, denied, stalls};
 use super::common::Waits;
 use crate::judge::chain::named;
+use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, count};
-use crate::judge::facts::requests::has_several_listeners;
+use crate::judge::facts::requests::{has_several_listeners, turned_away as turned_away_from};
 use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
@@ -31,6 +32,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let overflowed = network::overflowed(facts);
     let Some(worst) = overflowed.iter().max_by_key(|l| l.drops) else {
+        if let Some(waits) = Waits::on(facts, Spent::TurnedAway) {
+            return turned_away_by_server(facts, waits).holds();
+        }
         if let Some(waits) = Waits::on(facts, Spent::NotAccepted) {
             return not_accepted(facts, waits).holds();
         }
@@ -177,6 +181,33 @@ fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
     spaces.into_iter().filter_map(opens).fold(0, u64::saturating_add)
 }
 
+/// A server on this host that is asked over new connections turns some of them away. It is not observed, so it is found by elimination.
+fn turned_away_by_server(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
+    let leaf = waits.leaf;
+    let parts = waits.service.lost_to(Spent::TurnedAway);
+    let dropped = parts.filter_map(|part| turned_away_from(facts.capture, part.rec)).max().unwrap_or(0);
+    let summary = waits.summary(&format!(
+        "{} connects to {}, whose listen queue is full at times: queues on this host, and not those of what is observed, dropped {}. A \
+         client that is turned away tries again after 1 s, 3 s, 7 s; that is {} a request.",
+        named(leaf),
+        leaf.target,
+        units::plural(dropped, "connection request", "connection requests"),
+        waits.each()
+    ));
+    let evidence = vec![words::counted("connection requests dropped by other listeners", dropped)];
+    let port = leaf.object.peer().map_or(0, |to| to.port());
+    let fix = format!(
+        "Give listen() of the server at {} a backlog of 1024 or more (net.core.somaxconn allows no more than it says), let it accept sooner, or \
+         keep connections to it. Its queue, and how long that may be: `ss -ltn sport = :{port}`",
+        leaf.target
+    );
+    let mut candidate = waits.candidate(summary, evidence, fix);
+    candidate
+        .gaps
+        .push(Gap::Inferred("that it is this server's queue which overflows follows from all others having room"));
+    candidate
+}
+
 /// Connections have waited in the queue for the whole window, and nothing was seen to keep anybody from accepting them.
 fn not_accepted(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let leaf = waits.leaf;
@@ -233,8 +264,9 @@ fn fix(facts: &Facts<'_>, listener: &ListenerCounters) -> String {
 
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Confidence, FdKind, FlowState, ListenerCounters, Release, Role};
+    use parshall_evidence::{Confidence, FdKind, FlowState, HopKind, ListenerCounters, Release, Role};
 
+    use crate::testkit::service::{Hops, ServiceBuilder, with};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, WINDOW_NS, capture, listener, rose, verdict_of};
 
     #[test]
@@ -256,6 +288,30 @@ mod tests {
         counters.listeners = vec![listener(7000, 0)];
         full.counters = Some(counters);
         assert_eq!(verdict_of(&full), "retransmission-timeout");
+    }
+
+    #[test]
+    fn a_server_that_is_not_observed_turns_connections_away() {
+        // Each request of a proxy opens a connection to a server of this host, which takes 700 ms, where queues overflowed.
+        let report = |overflows: u64, each_ms: f64| {
+            let way = Hops::new().thread(100, 101, "proxy").on(HopKind::Connect, "epoll_wait").target("127.0.0.1:9000");
+            let mut capture = with(ServiceBuilder::new(8080).requests(20, each_ms).part(way, 0.9).cpu(0.1));
+            let mut flow = FlowBuilder::new(1, Role::Client).owner(100, 101);
+            (flow.record.local, flow.record.remote) =
+                ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:9000".parse().unwrap());
+            capture.flows.push(flow.fill().record);
+            let mut counters = rose(&[("TcpExt.ListenOverflows", overflows), ("TcpExt.TCPSynRetrans", 27)]);
+            counters.listeners = vec![listener(8080, 0)];
+            capture.counters = Some(counters);
+            crate::judge::judge(&capture).verdict
+        };
+        let full = report(80, 800.0);
+        assert_eq!(full.cause.as_deref(), Some("accept-queue-overflow"), "{full:?}");
+        assert_eq!(full.confidence, Confidence::Medium, "{full:?}");
+        assert!(full.summary.contains("connects to 127.0.0.1:9000, whose listen queue is full"), "{full:?}");
+        // No queue overflowed: they are lost on the way. And connections that were not asked for again.
+        assert_eq!(report(0, 800.0).cause.as_deref(), Some("syn-loss"));
+        assert_eq!(report(80, 80.0).cause.as_deref(), Some("connection-per-request"));
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub fn fate(spent: Spent) -> (Fate, &'static str) {
         Spent::Connect | Spent::Setup => (Lost, "the connection could be kept"),
         Spent::Descriptors => (Lost, "a limit on descriptors keeps it from being accepted"),
         Spent::NotAccepted => (Lost, "nobody takes the connection"),
+        Spent::TurnedAway => (Lost, "the queue of the server is full"),
         Spent::Mutual => (Lost, "each side waits for the other"),
         Spent::Network => (Lost, "the receiver does not take it"),
         Spent::Held => (Lost, "it lies in a socket that Nagle's algorithm keeps back"),

@@ -43,6 +43,7 @@ fn the_table_and_the_causes_agree_on_what_is_lost() {
         Spent::Setup,
         Spent::Descriptors,
         Spent::NotAccepted,
+        Spent::TurnedAway,
         Spent::Mutual,
         Spent::Network,
         Spent::Other,

@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use parshall_evidence::socket::selection::state::{CLOSE, SYN_SENT};
-use parshall_evidence::{Capture, FlowRecord};
+use parshall_evidence::{Capture, FlowRecord, PathPart};
 
-use crate::judge::ledger::flow_rules::serves;
+use crate::judge::ledger::flow_rules::{same_address, serves};
 use crate::stats::ratio;
 
 /// A process that gave up sooner may have had reasons of its own, and the answer may still have been on the way.
@@ -46,4 +46,26 @@ fn is_unanswered(flow: &FlowRecord) -> bool {
     let opening = matches!(flow.last.state, SYN_SENT | CLOSE) && flow.last.segs_in == 0;
     let asked = flow.last.bytes_received == 0 && flow.merged.is_none() && !serves(flow);
     opening && asked && flow.wall_ns() >= GIVEN_UP_NS
+}
+
+/// A connection within a host that takes so long was asked for again: the first time is after a second (TCP_TIMEOUT_INIT), and some are
+/// not turned away.
+const ASKED_AGAIN_NS: f64 = 250e6;
+
+/// How many connection requests queues of other listeners than the observed ones turned away, where the wait of this part is for one of
+/// them: it connects to this very host, which takes far longer than the way there, SYNs were repeated meanwhile, and queues overflowed.
+pub fn turned_away(capture: &Capture, part: &PathPart) -> Option<u64> {
+    let leaf = part.hops.last()?;
+    let to = leaf.object.peer()?;
+    if ratio(part.ns as f64, part.requests as f64) < ASKED_AGAIN_NS {
+        return None;
+    }
+    let opens = |flow: &&FlowRecord| flow.pid == leaf.pid && flow.remote == to && !serves(flow);
+    let flow = capture.flows.iter().find(opens)?;
+    let counters = capture.counters.as_ref().filter(|_| same_address(flow))?;
+    let rose = |name: &str| counters.namespace(flow.netns).and_then(|space| space.rose.get(name)).copied().unwrap_or(0);
+    let own = counters.listeners.iter().filter(|listener| listener.netns == flow.netns);
+    let own = own.fold(0u64, |n, listener| n.saturating_add(listener.drops));
+    let others = rose("TcpExt.ListenOverflows").saturating_sub(own);
+    (others > 0 && rose("TcpExt.TCPSynRetrans") > 0).then_some(others)
 }

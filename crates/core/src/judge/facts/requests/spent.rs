@@ -53,6 +53,8 @@ pub enum Spent {
     Descriptors,
     /// In the accept queue, and no thread was seen that would take it from there.
     NotAccepted,
+    /// For a connection to a server of this host whose full accept queue has turned it away before.
+    TurnedAway,
     /// For the rest of a request, while its client waits for the service: neither goes on.
     Mutual,
     /// In the socket of who wrote it, until an earlier write is acknowledged.
@@ -91,7 +93,7 @@ impl Spent {
             Spent::Log => "blocking-log-write",
             Spent::Stopped => "process-stopped",
             Spent::Setup => "connection-per-request",
-            Spent::NotAccepted => "accept-queue-overflow",
+            Spent::NotAccepted | Spent::TurnedAway => "accept-queue-overflow",
             Spent::Descriptors => "fd-limit",
             Spent::Held => "nagle-delayed-ack",
             Spent::Work
@@ -132,6 +134,7 @@ impl Spent {
             Spent::Setup => "opening connections",
             Spent::Descriptors => "waiting for a descriptor",
             Spent::NotAccepted => "in the accept queue",
+            Spent::TurnedAway => "turned away by a full accept queue",
             Spent::Mutual => "each side waiting for the other",
             Spent::Held => "held by Nagle's algorithm",
             Spent::Network => "on the way on this host",

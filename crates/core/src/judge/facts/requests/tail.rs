@@ -140,6 +140,7 @@ fn is_own_wait(part: &PartFact<'_>, spent: Spent) -> bool {
             | Spent::Memory
             | Spent::PageFaults
             | Spent::Connect
+            | Spent::TurnedAway
             | Spent::Network
             | Spent::Other
     );
