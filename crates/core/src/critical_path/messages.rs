@@ -62,6 +62,10 @@ const TICKET_MAX: u32 = 600;
 const TICKETS_MAX: usize = 2;
 /// Readers of some protocols take the length of a message first.
 const LENGTH_BYTES: u32 = 4;
+/// PostgreSQL: copy data with its length, `k`, where the log ends, the time, and whether the client should answer at once.
+const KEEPALIVE_BYTES: u32 = 23;
+/// One may be a part of something else.
+const KEEPALIVES_MIN: usize = 2;
 /// Commands of MySQL that have no reply.
 const MYSQL_QUIT: u8 = 1;
 const MYSQL_UNANSWERED: [u8; 2] = [0x18, 0x19];
@@ -113,6 +117,10 @@ fn changes(calls: &[SocketCall], asks: Op) -> Vec<usize> {
 fn of_one_protocol(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Messages {
     let slice = |call: &SocketCall| slices.partition_point(|slice| slice.1 < call.at_ns);
     let found = protocol(calls, asks);
+    if found.is_none() && keeps_alive(calls, asks) {
+        let (parts, surplus) = (vec![Part::Control; calls.len()], vec![false; calls.len()]);
+        return Messages { protocol: Some(Protocol::Postgres), parts, surplus };
+    }
     let mut reader = Reader { asks, rest: [None; 2], handshake: Handshake::default() };
     let mut messages = Messages { protocol: found, parts: Vec::new(), surplus: Vec::new() };
     for n in 0..calls.len() {
@@ -127,6 +135,20 @@ fn of_one_protocol(calls: &[SocketCall], asks: Op, slices: &[(u64, u64)]) -> Mes
         messages.surplus.push(surplus);
     }
     messages
+}
+
+/// Whether a server of PostgreSQL that replicates has nothing new, and only says so; its client says then how far it is. Neither answers
+/// the other. The server looks for a message by its first byte, so that no header is known. Where it has something new, commits may wait
+/// for the client.
+fn keeps_alive(calls: &[SocketCall], asks: Op) -> bool {
+    let of = |asking: bool| calls.iter().filter(move |call| call.op != Op::Accept && (call.op == asks) == asking);
+    let tells =
+        |frame: Frame| (frame.protocol, frame.kind, frame.length) == (Protocol::Postgres, b'd', KEEPALIVE_BYTES);
+    let beats = of(false).filter(|call| call.frame.is_some_and(tells) && call.bytes == KEEPALIVE_BYTES).count();
+    let only_beats = beats == of(false).count();
+    let looks = of(true).filter(|call| call.bytes == 1).count();
+    let nameless = of(true).all(|call| call.frame.is_none());
+    beats >= KEEPALIVES_MIN && only_beats && nameless && looks > 0 && looks * 2 >= of(true).count()
 }
 
 /// The protocol that messages of both directions have, if nearly all that are known have it.
@@ -577,6 +599,20 @@ mod tests {
         let my = |kind, length, number| frame(Protocol::Mysql, kind, length, number);
         let session = [(R, 4, None), (R, 9, my(3, 13, 0)), (S, 90, my(1, 5, 1)), (R, 4, None), (R, 1, my(1, 5, 0))];
         assert_eq!(parts(&session), [Head, Rest, Head, Control, Control]);
+    }
+
+    #[test]
+    fn both_ends_of_an_idle_replication_send_when_they_like() {
+        let pg = |kind, length| frame(Protocol::Postgres, kind, length, 0);
+        let beat = [(S, 23, pg(b'd', 23)), (R, 1, None), (R, 38, None)];
+        assert_eq!(parts(&[beat, beat].concat()), [Control; 6]);
+        // Where there is something new, commits may wait for the client.
+        assert_eq!(parts(&[(S, 300, pg(b'd', 300)), (R, 1, None), (R, 38, None), (S, 23, pg(b'd', 23))]), [Data; 4]);
+        // A table that is copied out is an answer, of which the request may be before the window.
+        let copied = (S, 8_192, pg(b'd', 120));
+        assert_eq!(parts(&[copied, copied, (R, 30, None)]), [Data; 3]);
+        // And this is another protocol.
+        assert_eq!(parts(&[(S, 23, None), (R, 1, None), (R, 38, None), (S, 23, None)]), [Data; 4]);
     }
 
     #[test]

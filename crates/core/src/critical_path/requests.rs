@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use parshall_evidence::FlowId;
-use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall};
+use parshall_evidence::timeline::{Op, Protocol, Socket, SocketCall, Timeline};
 
 pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Messages, Part};
 use super::{heartbeat, overlap, pairing, polls};
-use crate::sorting::StableSort as _;
+use crate::sorting::{IntoOrdered as _, StableSort as _};
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -71,6 +71,22 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
     let mut messages = messages::messages(calls, Op::Send, slices);
     heartbeat::mark(calls, Op::Send, &mut messages);
     in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
+}
+
+/// The connections of clients on which they sent something, and nothing that is owed an answer, of protocols in which either end sends when
+/// it likes: answers to pings, and what a standby says of itself.
+pub fn owed_nothing(timeline: &Timeline) -> BTreeSet<FlowId> {
+    let owed = |calls: &[SocketCall]| {
+        let messages = messages::messages(calls, Op::Send, &timeline.slices);
+        if !matches!(messages.protocol, Some(Protocol::WebSocket | Protocol::Postgres)) {
+            return true;
+        }
+        let mut sent = calls.iter().zip(&messages.parts).filter(|(call, _)| call.op == Op::Send).peekable();
+        sent.peek().is_none() || sent.any(|(_, part)| *part != Part::Control)
+    };
+    let clients = timeline.sockets.iter().filter(|(_, socket)| !socket.serves && !socket.udp);
+    let ids = clients.filter_map(|(id, _)| Some((*id, timeline.calls.get(id)?)));
+    ids.filter(|(_, calls)| !owed(calls)).map(|(id, _)| id).into_set()
 }
 
 /// Collects the requests of each slice of a connection.
@@ -329,6 +345,33 @@ mod tests {
 
     fn call(op: Op, since_ns: u64, at_ns: u64) -> SocketCall {
         SocketCall { socket: 1, tid: 7, op, since_ns, at_ns, bytes: 10, peer: 0, frame: None }
+    }
+
+    #[test]
+    fn a_client_that_answers_pings_is_owed_nothing() {
+        use parshall_evidence::timeline::Frame;
+
+        use crate::testkit::timeline::{Script, client_socket};
+        // A message of the server each second, and what the client sends behind it.
+        let owed_nothing = |kind: u8, protocol: Protocol| {
+            let mut script = Script::new().socket(1, client_socket(8082), 101);
+            script.timeline.slices = vec![(0, 4_000_000_000)];
+            for n in 1..4 {
+                let at = n * 1_000_000_000;
+                script = script.receives(101, 1, at, at + 10_000).sends(101, 1, at + 20_000);
+            }
+            for call in script.timeline.calls.values_mut().flatten() {
+                let asks = call.op == Op::Send;
+                let (kind, flags, length) = if asks { (kind, 1, 6) } else { (9, 0, 2) };
+                call.bytes = length;
+                call.frame = Some(Frame { protocol, kind, flags, length, stream: 0 });
+            }
+            super::owed_nothing(&script.timeline).contains(&1)
+        };
+        assert!(owed_nothing(10, Protocol::WebSocket));
+        // A message with content, and control messages behind which replies may be owed.
+        assert!(!owed_nothing(1, Protocol::WebSocket));
+        assert!(!owed_nothing(4, Protocol::Http2));
     }
 
     #[test]

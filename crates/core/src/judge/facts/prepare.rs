@@ -5,10 +5,12 @@ use parshall_evidence::{Capture, OffCpu, Service};
 
 use super::flow::{could_have_moved, flow_facts, note_passing_on};
 use super::network::findings::Network;
+use super::part::Blame;
 use super::prepared::{Facts, throttled_periods};
 use super::requests::Requests;
 use super::thread::thread_facts;
 use super::{blame, broadcast, network, pair, requests};
+use crate::critical_path;
 use crate::judge::waiting::Quiet;
 use crate::sorting::IntoOrdered as _;
 
@@ -46,7 +48,10 @@ impl<'a> Facts<'a> {
         };
         // The services, with how often each of them is asked, are set before the use of that time is decided.
         facts.requests.all = services;
-        let raw = blame::parts(&facts);
+        let mut raw = blame::parts(&facts);
+        // Nobody waits for what follows a message that is owed no answer.
+        let unowed = capture.timeline.as_ref().map(critical_path::owed_nothing).unwrap_or_default();
+        raw.parts.retain(|part| part.blame != Blame::PeerThink || !unowed.contains(&facts.flows[part.flow].rec.id));
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
         }
