@@ -256,10 +256,16 @@ fn client(wait: &ClientWait) -> String {
     }
 }
 
+/// A thread that lives for a shorter share of the window, such as one of a process for each connection, takes in no bulk data.
+const LIVES_MIN: f64 = 0.1;
+
 /// A thread that takes in bulk data has no time left and spends far more on each byte than reading it needs, while its senders wait.
 fn slow_reader(facts: &Facts<'_>) -> Option<String> {
     let cost = |t: &ThreadFact<'_>| ratio(t.ledger.on_cpu(), t.bytes);
     let full = |t: &&ThreadFact<'_>| {
+        if t.ledger.wall_ns < LIVES_MIN * facts.capture.window_ns as f64 {
+            return false;
+        }
         let (on_cpu, runnable) = (t.ledger.on_cpu(), t.ledger.of(State::Runnable));
         ratio(on_cpu + runnable.min(on_cpu), t.ledger.wall_ns) >= FULL && cost(t) >= READING_NS_PER_BYTE
     };

@@ -261,6 +261,10 @@ fn a_reader_without_time_left_that_spends_much_on_each_byte_is_no_health() {
     // It has time left, or reads as much as a CPU can.
     assert_eq!(verdict_of(&read_by(500, 80_000_000)), "healthy");
     assert_eq!(verdict_of(&read_by(990, 3_000_000_000)), "healthy");
+    // A process for one short request is busy for most of its life.
+    let mut short = read_by(990, 80_000_000);
+    short.window_ns *= 20;
+    assert_eq!(verdict_of(&short), "healthy");
 }
 
 /// Requests that cost 0.1 ms of CPU time and wait for a CPU for 6 ms, while threads of their own process compute for `background_ms`.
