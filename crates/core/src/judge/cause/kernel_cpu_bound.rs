@@ -53,8 +53,9 @@ fn test(facts: &Facts<'_>) -> Outcome {
     ));
     let buffered = frequent.as_ref().and_then(|frequent| frequent.fix(&named(leaf)));
     let fix = buffered.unwrap_or_else(|| {
+        let which = if hot.is_empty() { "" } else { "; the functions say which" };
         format!(
-            "Make fewer or larger calls; the functions say which. All of them, with callers: `perf record -g -p {} sleep 5; perf report`",
+            "Make fewer or larger calls{which}. All functions, with callers: `perf record -g -p {} sleep 5; perf report`",
             leaf.pid
         )
     });
@@ -186,6 +187,21 @@ mod tests {
         };
         capture.samples = vec![sample(false, kernel), sample(true, 100 - kernel)];
         capture
+    }
+
+    #[test]
+    fn a_process_that_was_not_sampled_has_no_more_user_time_than_the_host() {
+        use parshall_evidence::CpuTime;
+        // 200 requests of 4 ms in a second, while all programs together were in user mode for `user_ms`.
+        let cause = |user_ms: u64| {
+            let mut capture = works_in("ext4_readdir", 90);
+            (capture.samples, capture.stacks) = (vec![], vec![]);
+            capture.threads.iter_mut().for_each(|t| (t.samples_user, t.samples_kernel) = (0, 0));
+            capture.host.each = vec![CpuTime { user_ns: user_ms * MS, system_ns: 850 * MS, ..CpuTime::default() }];
+            judge(&capture).verdict.cause
+        };
+        assert_eq!(cause(100).as_deref(), Some("kernel-cpu-bound"));
+        assert_eq!(cause(700).as_deref(), Some("user-cpu-bound"));
     }
 
     #[test]

@@ -375,7 +375,7 @@ impl<'c> Context<'c> {
             if self.code.reads_back_in_faults(leaf.pid) { Spent::Memory } else { Spent::PageFaults }
         } else if self.collects(leaf) {
             Spent::StopTheWorld
-        } else if self.code.kernel_share(leaf.pid).is_some_and(|share| share >= KERNEL_SHARE) {
+        } else if self.code.kernel_share(leaf.pid).unwrap_or_else(|| self.kernel_share_by_host(leaf)) >= KERNEL_SHARE {
             Spent::CpuKernel
         } else {
             Spent::CpuUser
@@ -403,6 +403,15 @@ impl<'c> Context<'c> {
         let own_ns: f64 = self.with_its_like(&pid).iter().filter_map(|pid| self.own_ns.get(pid)).sum();
         let behind_requests_ns = 2.0 * self.outstanding.max(1.0) * own_ns;
         waits_ns > behind_requests_ns && self.requests * own_ns <= (1.0 - BACKGROUND_SHARE) * self.cpu_ns(pid)
+    }
+
+    /// Of a process that was not sampled, the share of its CPU time in the kernel at least: it has spent no more in user mode than all
+    /// programs of the host together.
+    fn kernel_share_by_host(&self, leaf: &Hop) -> f64 {
+        let each = &self.capture.host.each;
+        let user_ns = each.iter().fold(0u64, |ns, cpu| ns.saturating_add(cpu.user_ns)) as f64;
+        let own_ns = self.own_ns.get(&leaf.pid).copied().unwrap_or(0.0) * self.requests;
+        if each.is_empty() || own_ns <= user_ns { 0.0 } else { 1.0 - user_ns / own_ns }
     }
 
     /// CPU time of the processes of the service, if this is one of them, and else of this one.
