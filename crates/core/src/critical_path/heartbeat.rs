@@ -196,6 +196,15 @@ pub fn may_be_signs(timeline: &Timeline, service: &Service) -> bool {
     by_bytes.values().any(|ns| *ns > 0 && *ns as f64 >= SIGNS * all_ns as f64)
 }
 
+/// Whether what goes over a connection may be signs of life that its ends send each other: several short messages of one length each way,
+/// now and then.
+pub fn may_be_beats(timeline: &Timeline, id: FlowId) -> bool {
+    let Some(calls) = timeline.calls.get(&id) else { return false };
+    let turns = turns(calls);
+    let several = |op: Op| turns.iter().filter(|turn| turn.op == op).count() >= BEATS_MIN - 1;
+    several(Op::Receive) && several(Op::Send) && seldom_and_alike(&turns).is_some()
+}
+
 /// What goes over each connection of a service.
 pub(super) fn of_service<'t>(
     timeline: &'t Timeline,

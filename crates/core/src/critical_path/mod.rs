@@ -55,7 +55,7 @@ mod until_closed;
 mod walk;
 
 pub use connection::Request;
-pub use heartbeat::may_be_signs;
+pub use heartbeat::{may_be_beats, may_be_signs};
 pub use helpers::waits_for_helper;
 pub use index::Index;
 pub use news::may_be_news;

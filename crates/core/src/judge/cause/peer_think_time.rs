@@ -6,6 +6,7 @@
 use parshall_evidence::Figure;
 
 use super::base::{Candidate, Cause, Outcome, denied, not_lost, peer_command, peer_words, place_of, stalls, who};
+use crate::critical_path;
 use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Blame, Facts, Lost, Shape, rtt_ns};
@@ -68,10 +69,23 @@ fn test(facts: &Facts<'_>) -> Outcome {
     };
     let mut candidate = Candidate::new(lost.clone(), place_of(facts, &lost), summary, evidence, fix);
     candidate.peer = Some(command);
+    candidate.may_be = may_be_beats(facts, &lost).then_some("signs of life that both ends send");
     if peer.is_some() || stream {
         candidate.gaps.push(Gap::Inferred("what the peer waits for meanwhile was not seen"));
     }
     candidate.holds()
+}
+
+/// Share of the waits that may be no waits before it matters.
+const BEATS: f64 = 0.8;
+
+/// Whether most of these waits may be between signs of life: a peer that answers at once and sends its own after a time looks the same as
+/// one that takes its time.
+fn may_be_beats(facts: &Facts<'_>, lost: &Lost) -> bool {
+    let Some(timeline) = &facts.capture.timeline else { return false };
+    let all: f64 = lost.by_flow.iter().map(|(_, ns)| ns).sum();
+    let beats = lost.by_flow.iter().filter(|(at, _)| critical_path::may_be_beats(timeline, facts.flows[*at].rec.id));
+    beats.map(|(_, ns)| ns).sum::<f64>() >= BEATS * all
 }
 
 /// Puts first the flow at which the waiting begins: a proxy keeps its clients waiting because its own upstream does.
@@ -148,6 +162,35 @@ mod tests {
     #[test]
     fn a_remote_peer_thinks() {
         assert_eq!(verdict_of(&capture(vec![client()], vec![])), "peer-think-time");
+    }
+
+    #[test]
+    fn a_peer_that_sends_now_and_then_may_send_signs_of_life() {
+        use parshall_evidence::Status;
+
+        use crate::testkit::timeline::{Script, client_socket};
+        // Once in 600 ms the peer sends `bytes`, and the client something at once.
+        let verdict = |bytes: u32, every_ms: u64| {
+            let mut script = Script::new().socket(1, client_socket(5672), 101);
+            for n in 0..4 {
+                let at = (10 + n * every_ms) * MS;
+                script = script.receives(101, 1, at, at + 10_000).sends(101, 1, at + 20_000);
+            }
+            script.timeline.calls.values_mut().flatten().for_each(|call| call.bytes = bytes);
+            script.timeline.slices = vec![(0, 2_600 * MS)];
+            let flow = FlowBuilder::new(1, Role::Client).remote_host();
+            let flow = flow.every(every_ms * MS, 0, (every_ms - 1) * MS, FlowState::IdleAfterSend, Release::RxData);
+            let mut capture = capture(vec![flow.talks(4, u64::from(bytes))], vec![]);
+            capture.timeline = Some(script.timeline);
+            crate::judge::judge(&capture).verdict
+        };
+        let unsure = verdict(8, 600);
+        assert_eq!(unsure.status, Status::InsufficientEvidence, "{unsure:?}");
+        assert!(unsure.summary.ends_with("or signs of life that both ends send, was not seen."), "{unsure:?}");
+        // Messages with content, and more often than anybody looks whether the other one lives.
+        for (bytes, every_ms) in [(400, 600), (8, 100)] {
+            assert_eq!(verdict(bytes, every_ms).cause.as_deref(), Some("peer-think-time"));
+        }
     }
 
     #[test]
