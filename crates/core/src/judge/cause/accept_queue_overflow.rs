@@ -8,7 +8,7 @@ use super::common::Waits;
 use crate::judge::chain::named;
 use crate::judge::confidence::Gap;
 use crate::judge::denial::{Denial, count};
-use crate::judge::facts::requests::{has_several_listeners, turned_away as turned_away_from};
+use crate::judge::facts::requests::{drops_of_others, has_several_listeners};
 use crate::judge::facts::{Blame, Facts, Lost, Spent, network};
 use crate::judge::record;
 use crate::judge::words;
@@ -185,7 +185,7 @@ fn accepted(facts: &Facts<'_>, listeners: &[&ListenerCounters]) -> u64 {
 fn turned_away_by_server(facts: &Facts<'_>, waits: Waits<'_, '_>) -> Candidate {
     let leaf = waits.leaf;
     let parts = waits.service.lost_to(Spent::TurnedAway);
-    let dropped = parts.filter_map(|part| turned_away_from(facts.capture, part.rec)).max().unwrap_or(0);
+    let dropped = parts.filter_map(|part| drops_of_others(facts.capture, part.rec)).max().unwrap_or(0);
     let summary = waits.summary(&format!(
         "{} connects to {}, whose listen queue is full at times: queues on this host, and not those of what is observed, dropped {}. A \
          client that is turned away tries again after 1 s, 3 s, 7 s; that is {} a request.",

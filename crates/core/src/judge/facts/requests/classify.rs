@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parshall_evidence::{Capture, FlowRecord, Hop, HopKind, Object, PathPart, Service};
 
 use super::code::Code;
-use super::connects::{Unanswered, turned_away};
+use super::connects::{Unanswered, drops_of_others};
 use super::crypto::CRYPTO_SHARE;
 use super::fact::{FLOOR_NS, PartFact, ServiceFact, typical_ns};
 use super::pool::{UsedUp, gives_nothing, used_up};
@@ -178,7 +178,7 @@ impl<'c> Context<'c> {
             HopKind::Stopped => Spent::Stopped,
             HopKind::Throttled => Spent::Throttled,
             HopKind::NameServer => Spent::Dns,
-            HopKind::Connect if turned_away(self.capture, part.rec).is_some() => Spent::TurnedAway,
+            HopKind::Connect if drops_of_others(self.capture, part.rec).is_some() => Spent::TurnedAway,
             HopKind::Connect if self.connect_ns.is_some() && !self.is_unanswered(leaf.pid) => Spent::Setup,
             HopKind::Reply if self.connect_ns.is_some_and(|ns| each_ns(part.rec) <= ROUND_TRIPS * ns) => Spent::Work,
             // The account of the flow has what its own end holds back, and what the service's own clients do.

@@ -54,7 +54,7 @@ const ASKED_AGAIN_NS: f64 = 250e6;
 
 /// How many connection requests queues of other listeners than the observed ones turned away, where the wait of this part is for one of
 /// them: it connects to this very host, which takes far longer than the way there, SYNs were repeated meanwhile, and queues overflowed.
-pub fn turned_away(capture: &Capture, part: &PathPart) -> Option<u64> {
+pub fn drops_of_others(capture: &Capture, part: &PathPart) -> Option<u64> {
     let leaf = part.hops.last()?;
     let to = leaf.object.peer()?;
     if ratio(part.ns as f64, part.requests as f64) < ASKED_AGAIN_NS {

@@ -29,7 +29,7 @@ use crate::stats::ratio;
 
 pub use classify::{BACKGROUND_SHARE, is_collector, writes};
 pub use code::Code;
-pub use connects::{Unanswered, turned_away};
+pub use connects::{Unanswered, drops_of_others};
 pub use fact::{FLOOR_NS, PartFact, ServiceFact};
 pub use memory::thrashing;
 pub use pool::{UsedUp, given_up, gives_nothing, used_up};
