@@ -60,7 +60,7 @@ pub use helpers::waits_for_helper;
 pub use index::Index;
 pub use news::may_be_news;
 pub use reduce::{clipped, reduced};
-pub use requests::owed_nothing;
+pub use requests::is_owed_nothing;
 pub use service::{requests_by_connection, services};
 
 use parshall_evidence::Service;

@@ -15,7 +15,7 @@ pub use super::connection::Request;
 use super::connection::{CUT_WITHIN, Seen, Slice, View, begun, replied, under_way};
 use super::messages::{self, Messages, Part};
 use super::{heartbeat, overlap, pairing, polls};
-use crate::sorting::{IntoOrdered as _, StableSort as _};
+use crate::sorting::StableSort as _;
 
 fn each_slice(slices: &[(u64, u64)]) -> impl Iterator<Item = Slice> {
     slices.iter().map(|&(begin, end)| {
@@ -73,20 +73,16 @@ pub fn sent(id: FlowId, calls: &[SocketCall], slices: &[(u64, u64)]) -> Vec<Requ
     in_slices(id, View::Sent, (calls, &messages), slices, None, requests)
 }
 
-/// The connections of clients on which they sent something, and nothing that is owed an answer, of protocols in which either end sends when
-/// it likes: answers to pings, and what a standby says of itself.
-pub fn owed_nothing(timeline: &Timeline) -> BTreeSet<FlowId> {
-    let owed = |calls: &[SocketCall]| {
-        let messages = messages::messages(calls, Op::Send, &timeline.slices);
-        if !matches!(messages.protocol, Some(Protocol::WebSocket | Protocol::Postgres)) {
-            return true;
-        }
-        let mut sent = calls.iter().zip(&messages.parts).filter(|(call, _)| call.op == Op::Send).peekable();
-        sent.peek().is_none() || sent.any(|(_, part)| *part != Part::Control)
-    };
-    let clients = timeline.sockets.iter().filter(|(_, socket)| !socket.serves && !socket.udp);
-    let ids = clients.filter_map(|(id, _)| Some((*id, timeline.calls.get(id)?)));
-    ids.filter(|(_, calls)| !owed(calls)).map(|(id, _)| id).into_set()
+/// Whether a client has sent something on a connection, and nothing that is owed an answer, by a protocol in which either end sends when it
+/// likes: answers to pings, and what a standby says of itself.
+pub fn is_owed_nothing(timeline: &Timeline, id: FlowId) -> bool {
+    let client = timeline.sockets.get(&id).filter(|socket| !socket.serves && !socket.udp);
+    let Some(calls) = client.and_then(|_| timeline.calls.get(&id)) else { return false };
+    let messages = messages::messages(calls, Op::Send, &timeline.slices);
+    let mut sent = calls.iter().zip(&messages.parts).filter(|(call, _)| call.op == Op::Send).peekable();
+    matches!(messages.protocol, Some(Protocol::WebSocket | Protocol::Postgres))
+        && sent.peek().is_some()
+        && sent.all(|(_, part)| *part == Part::Control)
 }
 
 /// Collects the requests of each slice of a connection.
@@ -366,7 +362,7 @@ mod tests {
                 call.bytes = length;
                 call.frame = Some(Frame { protocol, kind, flags, length, stream: 0 });
             }
-            super::owed_nothing(&script.timeline).contains(&1)
+            is_owed_nothing(&script.timeline, 1)
         };
         assert!(owed_nothing(10, Protocol::WebSocket));
         // A message with content, and control messages behind which replies may be owed.

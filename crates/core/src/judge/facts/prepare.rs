@@ -5,7 +5,7 @@ use parshall_evidence::{Capture, OffCpu, Service};
 
 use super::flow::{could_have_moved, flow_facts, note_passing_on};
 use super::network::findings::Network;
-use super::part::Blame;
+use super::part::{Blame, Part};
 use super::prepared::{Facts, throttled_periods};
 use super::requests::Requests;
 use super::thread::thread_facts;
@@ -49,9 +49,7 @@ impl<'a> Facts<'a> {
         // The services, with how often each of them is asked, are set before the use of that time is decided.
         facts.requests.all = services;
         let mut raw = blame::parts(&facts);
-        // Nobody waits for what follows a message that is owed no answer.
-        let unowed = capture.timeline.as_ref().map(critical_path::owed_nothing).unwrap_or_default();
-        raw.parts.retain(|part| part.blame != Blame::PeerThink || !unowed.contains(&facts.flows[part.flow].rec.id));
+        drop_unowed(&facts, &mut raw.parts);
         for part in &raw.parts {
             *facts.raw_ns.entry(part.blame).or_default() += part.ns;
         }
@@ -70,6 +68,15 @@ impl<'a> Facts<'a> {
         }
         facts
     }
+}
+
+/// Drops waits for peers that owe nothing: nobody waits for what follows a message without an answer.
+fn drop_unowed(facts: &Facts<'_>, parts: &mut Vec<Part>) {
+    let Some(timeline) = &facts.capture.timeline else { return };
+    let waiting = parts.iter().filter(|part| part.blame == Blame::PeerThink).map(|part| part.flow).into_set();
+    let unowed = waiting.into_iter().filter(|&at| critical_path::is_owed_nothing(timeline, facts.flows[at].rec.id));
+    let unowed = unowed.into_set();
+    parts.retain(|part| part.blame != Blame::PeerThink || !unowed.contains(&part.flow));
 }
 
 /// The records by a number; of those with the same one the first.
