@@ -336,7 +336,7 @@ impl<'c> Context<'c> {
         let own_ns = self.cost_ns(part, leaf);
         let all_ns = self.all_ns(leaf.pid).max(own_ns);
         // What the thread computes for requests that a slice cut is not in their cost.
-        let busy_ns = (self.requests * own_ns).max(self.code.thread_cpu_ns(leaf.tid));
+        let busy_ns = (self.requests * own_ns).max(self.code.hot.cpu_ns(leaf.tid));
         let busy = busy_ns >= MOSTLY_BUSY * self.observed_ns;
         let expensive = own_ns >= if busy { CHEAP_NS } else { CHEAP_WHEN_IDLE_NS };
         let waits_ns = ratio(part.ns, self.requests);

@@ -45,8 +45,6 @@ const FAULT_READ_MAX_NS: f64 = 100_000.0;
 pub struct Code<'a> {
     by_pid: BTreeMap<u32, Counts>,
     cpu_ns: BTreeMap<u32, f64>,
-    /// By thread.
-    thread_cpu_ns: BTreeMap<u32, f64>,
     names: BTreeSet<&'a str>,
     /// Bytes that were read back, by process.
     read_back: BTreeMap<u32, u64>,
@@ -99,7 +97,6 @@ impl<'a> Code<'a> {
         // Samples whose stacks were not kept are counted in the threads.
         for thread in &capture.threads {
             *code.cpu_ns.entry(thread.pid).or_default() += thread.cpu_ns as f64;
-            code.thread_cpu_ns.insert(thread.tid, thread.cpu_ns as f64);
             let n = thread.samples_user.saturating_add(thread.samples_kernel) as f64;
             let counts = code.by_pid.entry(thread.pid).or_default();
             if counts.all < SAMPLES_MIN && n >= SAMPLES_MIN {
@@ -137,11 +134,6 @@ impl<'a> Code<'a> {
     /// CPU time of a process in the window.
     pub fn cpu_ns(&self, pid: u32) -> f64 {
         self.cpu_ns.get(&pid).copied().unwrap_or(0.0)
-    }
-
-    /// CPU time of a thread in the window.
-    pub fn thread_cpu_ns(&self, tid: u32) -> f64 {
-        self.thread_cpu_ns.get(&tid).copied().unwrap_or(0.0)
     }
 
     /// Whether a thread or a process of the subject has this name.

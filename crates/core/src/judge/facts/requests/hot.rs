@@ -92,6 +92,11 @@ impl<'a> Hot<'a> {
         hot
     }
 
+    /// CPU time of a thread in the window, nanoseconds.
+    pub fn cpu_ns(&self, tid: u32) -> f64 {
+        self.by_tid.get(&tid).map_or(0.0, |thread| thread.cpu_ns as f64)
+    }
+
     /// Whether a thread reads or answers requests.
     pub fn serves(&self, tid: u32) -> bool {
         self.serves.contains(&tid)
