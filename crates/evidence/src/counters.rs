@@ -198,10 +198,17 @@ pub struct SocketFigures {
     pub congestion: String,
 }
 
+impl NamespaceCounters {
+    /// By how much a counter rose; 0 where it stood still.
+    pub fn rose(&self, name: &str) -> u64 {
+        self.rose.get(name).copied().unwrap_or(0)
+    }
+}
+
 impl Counters {
     /// By how much a counter rose, over all namespaces.
     pub fn rose(&self, name: &str) -> u64 {
-        self.namespaces.iter().filter_map(|n| n.rose.get(name)).fold(0, |sum, n| sum.saturating_add(*n))
+        self.namespaces.iter().map(|n| n.rose(name)).fold(0, u64::saturating_add)
     }
 
     /// The counters of a namespace.

@@ -50,7 +50,7 @@ fn test(facts: &Facts<'_>) -> Outcome {
         "{taken}, {} of them in TIME_WAIT: connect() to it fails with EADDRNOTAVAIL until one is free again, 60 s after its connection ended.",
         units::count(fullest.time_wait)
     );
-    let opened = counters.namespace(fullest.netns).and_then(|n| n.rose.get("Tcp.ActiveOpens")).copied().unwrap_or(0);
+    let opened = counters.namespace(fullest.netns).map_or(0, |space| space.rose("Tcp.ActiveOpens"));
     let evidence = vec![
         words::counted("ephemeral ports taken", fullest.taken),
         words::counted("ports in the range (net.ipv4.ip_local_port_range)", fullest.of),

@@ -34,7 +34,7 @@ pub fn overflowed<'a>(facts: &Facts<'a>) -> Vec<&'a ListenerCounters> {
     let Some(counters) = &facts.capture.counters else { return Vec::new() };
     let overflows = |l: &&ListenerCounters| {
         let space = facts.space(l.netns);
-        l.drops > 0 && space.and_then(|s| s.rose.get("TcpExt.ListenOverflows")).is_some_and(|&n| n > 0)
+        l.drops > 0 && space.is_some_and(|space| space.rose("TcpExt.ListenOverflows") > 0)
     };
     counters.listeners.iter().filter(overflows).collect()
 }

@@ -149,7 +149,7 @@ fn receive_limit(facts: &Facts<'_>, receiver: &FlowRecord) -> Option<Blame> {
 /// The kernel merged or dropped what waited in receive queues of this namespace.
 fn collapses(facts: &Facts<'_>, receiver: &FlowRecord) -> bool {
     let space = facts.space(receiver.netns);
-    let rose = |name: &str| space.and_then(|space| space.rose.get(name)).copied().unwrap_or(0);
+    let rose = |name: &str| space.map_or(0, |space| space.rose(name));
     ["TcpExt.PruneCalled", "TcpExt.TCPRcvCollapsed", "TcpExt.RcvPruned"].iter().any(|name| rose(name) >= COLLAPSES_MIN)
 }
 

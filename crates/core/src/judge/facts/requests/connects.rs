@@ -63,9 +63,9 @@ pub fn drops_of_others(capture: &Capture, part: &PathPart) -> Option<u64> {
     let opens = |flow: &&FlowRecord| flow.pid == leaf.pid && flow.remote == to && !serves(flow);
     let flow = capture.flows.iter().find(opens)?;
     let counters = capture.counters.as_ref().filter(|_| same_address(flow))?;
-    let rose = |name: &str| counters.namespace(flow.netns).and_then(|space| space.rose.get(name)).copied().unwrap_or(0);
+    let space = counters.namespace(flow.netns)?;
     let own = counters.listeners.iter().filter(|listener| listener.netns == flow.netns);
     let own = own.fold(0u64, |n, listener| n.saturating_add(listener.drops));
-    let others = rose("TcpExt.ListenOverflows").saturating_sub(own);
-    (others > 0 && rose("TcpExt.TCPSynRetrans") > 0).then_some(others)
+    let others = space.rose("TcpExt.ListenOverflows").saturating_sub(own);
+    (others > 0 && space.rose("TcpExt.TCPSynRetrans") > 0).then_some(others)
 }
