@@ -15,8 +15,9 @@ use crate::testbed::Testbed;
 
 /// Time between start and observation, so that handshakes and slow start are over.
 pub const WARM_UP: Duration = Duration::from_millis(500);
-/// Processes end by themselves this long after the observation should have.
-pub const MARGIN: Duration = Duration::from_secs(25);
+/// Processes end by themselves this long after the observation should have, if nothing ends them. Where the host is slow, as an emulated
+/// one is, their start and the attachment of the probes take half a minute.
+pub const MARGIN: Duration = Duration::from_secs(120);
 
 /// Observes the subject in the running testbed.
 pub fn observe_subject(subject: &SubjectSpec, testbed: &Testbed, request: &RunRequest) -> anyhow::Result<Capture> {

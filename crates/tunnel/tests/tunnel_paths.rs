@@ -30,13 +30,15 @@ fn streams_and_datagrams_pass_unaltered() {
         stream(hosts, 1, 5002, STREAM_BYTES);
         echo(hosts, 7000, &[0, 1, 64, 1200, 1392, 4000, 60_000]);
         let [a, b] = hosts;
-        // Superframes stay whole: of the streams, messages have several datagrams, and frames several packets. How many
-        // depends on how late each side reads.
-        let per = |host: &Host, packets, calls| host.count(packets) as f64 / host.count(calls) as f64;
-        assert!(per(a, Count::DatagramsSent, Count::MessagesSent) > 1.5, "{:?}", a.counts);
-        assert!(per(a, Count::DatagramsSent, Count::SendCalls) > 1.5, "{:?}", a.counts);
-        assert!(per(b, Count::DatagramsReceived, Count::ReceiveCalls) > 1.5, "{:?}", b.counts);
-        assert!(per(b, Count::PacketsWritten, Count::FramesWritten) > 1.5, "{:?}", b.counts);
+        // Superframes stay whole: of the streams, messages have several datagrams, and frames several packets. How many have
+        // depends on how late each side reads, which is why only those are asked for that are more than one.
+        let some = |host: &Host, packets, calls| {
+            assert!(host.count(packets) > host.count(calls), "{packets:?} and {calls:?}: {:?}", host.counts);
+        };
+        some(a, Count::DatagramsSent, Count::MessagesSent);
+        some(a, Count::DatagramsSent, Count::SendCalls);
+        some(b, Count::DatagramsReceived, Count::ReceiveCalls);
+        some(b, Count::PacketsWritten, Count::FramesWritten);
         assert_eq!((a.count(Count::GsoBatchesRefused), a.drops(DropCause::SendFailed)), (0, 0));
         assert_eq!(a.socket.local_addr().unwrap().port(), PORT);
     });
