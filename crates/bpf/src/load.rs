@@ -118,10 +118,11 @@ pub(crate) fn reason(messages: &[String]) -> Option<(Option<String>, String)> {
         |line: &str| Some(line.trim_start_matches("libbpf: ").strip_prefix("prog '")?.split_once('\'')?.0.to_owned());
     let program = messages.iter().rev().find_map(|message| of_program(message));
     let verifier = messages.iter().rev().find(|message| message.contains("-- BEGIN PROG LOAD LOG --"));
-    let said = match verifier {
-        Some(log) => log.lines().rev().find(|line| !is_of_course(line)),
-        None => messages.iter().map(|message| message.trim()).find(|message| !message.contains("Retrying without")),
-    };
+    // A program that the kernel's policy refuses has a log too, in which the verifier says nothing.
+    let of_verifier = verifier.and_then(|log| log.lines().rev().find(|line| !is_of_course(line)));
+    let of_libbpf =
+        || messages.iter().map(|message| message.trim()).find(|message| !message.contains("Retrying without"));
+    let said = of_verifier.or_else(of_libbpf);
     let said = said?.trim().trim_start_matches("libbpf: ");
     let said = said.strip_prefix("prog '").and_then(|rest| rest.split_once("': ")).map_or(said, |(_, said)| said);
     Some((program, of_trivial_program(said).unwrap_or_else(|| said.to_owned())))
@@ -186,6 +187,18 @@ mod tests {
         let (program, why) = said(&messages);
         assert_eq!(program.as_deref(), Some("on_timer"));
         assert_eq!(why, "failed to resolve CO-RE relocation <byte_off> [41] struct task_struct.on_cpu");
+    }
+
+    #[test]
+    fn a_program_that_is_refused_before_it_is_verified_is_named() {
+        let messages = [
+            "libbpf: prog 'dump_flows': BPF program load failed: -EPERM\n",
+            "libbpf: prog 'dump_flows': -- BEGIN PROG LOAD LOG --\n\
+             processed 0 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0\n\
+             -- END PROG LOAD LOG --\n",
+            "libbpf: prog 'dump_flows': failed to load: -EPERM\n",
+        ];
+        assert_eq!(said(&messages), (Some("dump_flows".to_owned()), "BPF program load failed: -EPERM".to_owned()));
     }
 
     #[test]

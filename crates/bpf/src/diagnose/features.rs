@@ -85,6 +85,9 @@ pub const OLDER_ONLY: [Program; 2] = [CALL_SENDS, CALL_RECEIVES];
 const SEND_LENGTH: Program = tracepoint("on_send_end", "sock_send_length", "6.3");
 const RECEIVE_LENGTH: Program = tracepoint("on_recv", "sock_recv_length", "6.3");
 
+/// The program that writes the ledgers of all tracked connections.
+pub const DUMP_FLOWS: Program = iterator("dump_flows", "bpf_sk_storage_map", "5.9");
+
 /// The program for dropped packets. Its tracepoint is older than the reason in it.
 pub const ON_DROP: &str = "on_drop";
 /// The type of the reason.
@@ -105,7 +108,11 @@ pub const OBSERVATIONS: &[Observation] = &[
         &[tracepoint("on_state", "inet_sock_set_state", "5.5")],
         "the begin and the end of connections are not seen",
     ),
-    essential(&[iterator("dump_flows", "bpf_sk_storage_map", "5.9")], "the ledgers of connections cannot be read"),
+    essential(
+        &[DUMP_FLOWS, iterator("dump_open_flows", "task_file", "5.8")],
+        "the ledgers of connections cannot be read",
+    ),
+    detail(&[DUMP_FLOWS], "connections that no process has open are not in the account of the time", &[]),
     essential(&[iterator("dump_owners", "task_file", "5.8")], "the open connections of processes are not found"),
     essential(&[iterator("dump_threads", "task", "5.8")], "the ledgers of threads cannot be read"),
     detail(

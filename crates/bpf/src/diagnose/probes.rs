@@ -4,7 +4,7 @@
 //! Those of the second set run once per event and are attached only during slices, because even a program that returns at once
 //! on a frequent tracepoint takes several per cent of a saturated host.
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -434,9 +434,17 @@ impl Probes {
     }
 
     /// Calls `each` with the ledger of each tracked socket, without storing them. A ledger has 2 kB.
-    pub fn for_each_flow(&mut self, each: impl FnMut(FlowDump)) -> Result<(), Error> {
-        let link = self.programs.skel.progs.dump_flows.attach_iter(self.programs.skel.maps.flows.as_fd());
-        read_iter("flows", link, each)
+    pub fn for_each_flow(&mut self, mut each: impl FnMut(FlowDump)) -> Result<(), Error> {
+        let BtfPrograms { skel, loaded, .. } = &mut self.programs;
+        if loaded.contains(&features::DUMP_FLOWS) {
+            return read_iter("flows", skel.progs.dump_flows.attach_iter(skel.maps.flows.as_fd()), each);
+        }
+        let mut seen = HashSet::new();
+        read_iter("flows", skel.progs.dump_open_flows.attach(), |dump: FlowDump| {
+            if seen.insert(dump.flow.cookie) {
+                each(dump);
+            }
+        })
     }
 
     /// The open sockets of the subject's processes. Begins to track new sockets.

@@ -180,6 +180,22 @@ static __always_inline struct sock *socket_of(struct file *file)
 #endif
 }
 
+/*
+ * As dump_flows, for kernels that refuse iterators over the elements of maps: looks for the tracked sockets among the descriptors of all
+ * processes. One that several of them have open is written as often, the first time with its ledger.
+ */
+SEC("iter/task_file")
+int dump_open_flows(struct bpf_iter__task_file *ctx)
+{
+	struct file *file = ctx->file;
+	struct sock *sk;
+
+	if (!ctx->task || !file)
+		return 0;
+	sk = socket_of(file);
+	return sk && READ(sk, sk_protocol) == IPPROTO_TCP ? dump_flow(ctx->meta, sk) : 0;
+}
+
 /* Begins to track the open sockets of the subject's processes, and reports which process has which socket open. */
 SEC("iter/task_file")
 int dump_owners(struct bpf_iter__task_file *ctx)
