@@ -105,7 +105,9 @@ fn reported(circle: bool, as_older: bool, change: impl Fn(&mut InterpreterWire))
         }
     }
     probes.end_slice();
-    assert_eq!((probes.counters().lost, probes.lost()), (0, Vec::new()));
+    // Some kernels refuse what costs no cause.
+    assert!(probes.lost().iter().all(|missing| missing.causes.is_empty()), "{:?}", probes.lost());
+    assert_eq!(probes.counters().lost, 0);
     (found, stacks)
 }
 

@@ -155,7 +155,8 @@ fn a_tracepoint_that_the_kernel_lacks_costs_what_only_it_shows() {
     let mut probes = Probes::load(&config).unwrap();
     probes.attach_always().unwrap();
     probes.begin_slice().unwrap();
-    let lost = probes.lost();
+    // Some kernels refuse what costs no cause.
+    let lost: Vec<_> = probes.lost().into_iter().filter(|missing| !missing.causes.is_empty()).collect();
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert_eq!(lost[0].refused[0].reason, "this kernel has no tracepoint timer_expire_entry");
     assert!(lost[0].causes.contains(&"retransmission-timeout"));
