@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::probed::{Talker, alone, end_with_parent, ready};
+use crate::probed::{Talker, alone, end_with_parent, lost_beside_map_iterators, ready};
 use libbpf_rs::MapType;
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
 use parshall_bpf::diagnose::classic::Classic;
@@ -155,8 +155,7 @@ fn a_tracepoint_that_the_kernel_lacks_costs_what_only_it_shows() {
     let mut probes = Probes::load(&config).unwrap();
     probes.attach_always().unwrap();
     probes.begin_slice().unwrap();
-    // Some kernels refuse what costs no cause.
-    let lost: Vec<_> = probes.lost().into_iter().filter(|missing| !missing.causes.is_empty()).collect();
+    let lost = lost_beside_map_iterators(&probes);
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert_eq!(lost[0].refused[0].reason, "this kernel has no tracepoint timer_expire_entry");
     assert!(lost[0].causes.contains(&"retransmission-timeout"));
