@@ -275,6 +275,7 @@ impl Follower {
         let mut tables = self.tables();
         loop {
             let found = self.leads(&tables);
+            self.relink(&found.leads);
             let new = self.choose(&found.leads, probes, now)?;
             added |= !new.is_empty();
             self.unknown = found.unknown;
@@ -365,7 +366,7 @@ impl Follower {
             return probes.forget_process(pid);
         };
         let depth = self.plan.depth(stat.parent).unwrap_or(Limits::default().depth);
-        self.add(&Candidate { pid, from: stat.parent, reason: FollowReason::Child, depth }, now);
+        self.add(&Candidate { pid, from: stat.parent, reason: FollowReason::Child, depth, connected: true }, now);
     }
 
     /// Reads the descriptors of observed processes again, those that were read longest ago first.
@@ -433,6 +434,15 @@ impl Follower {
         found
     }
 
+    /// Keeps the better links that were seen to processes that are followed already.
+    fn relink(&mut self, leads: &[Lead]) {
+        for Candidate { pid, from, reason, depth, .. } in self.plan.relink(leads) {
+            if let Some(found) = self.followed.iter_mut().find(|found| found.known.pid == pid && !found.ended) {
+                found.known = Followed { from, reason, depth, ..found.known.clone() };
+            }
+        }
+    }
+
     /// Adds whom the plan wants, while there is a place.
     fn choose(&mut self, leads: &[Lead], probes: &Probes, now: u64) -> anyhow::Result<Vec<u32>> {
         let mut added = Vec::new();
@@ -451,7 +461,7 @@ impl Follower {
     }
 
     fn add(&mut self, candidate: &Candidate, now: u64) {
-        let &Candidate { pid, from, reason, depth } = candidate;
+        let &Candidate { pid, from, reason, depth, .. } = candidate;
         self.plan.add(candidate);
         self.ever.insert(pid);
         self.held.insert(pid, (Vec::new(), 0));

@@ -56,7 +56,18 @@ pub struct Candidate {
     pub reason: FollowReason,
     /// Its depth.
     pub depth: u32,
+    /// False where it is only known to listen at the address that `from` is connected to.
+    pub connected: bool,
 }
+
+impl Candidate {
+    fn link(&self) -> Link {
+        (self.reason == FollowReason::Waker, self.depth, !self.connected, self.reason)
+    }
+}
+
+/// How good a link to a process is, the best first: not by wakes alone, near, to a holder of the other end, and by reason.
+type Link = (bool, u32, bool, FollowReason);
 
 /// Observed processes, and those that may be.
 #[derive(Debug)]
@@ -64,7 +75,7 @@ pub struct Plan {
     limits: Limits,
     /// Depth of the observed processes, 0 for the subject's.
     depths: HashMap<u32, u32>,
-    followed: HashMap<u32, FollowReason>,
+    followed: HashMap<u32, Link>,
     refused: HashSet<u32>,
     /// Waiting that a process ended, and the process that waited: its shallowest.
     wakes: BTreeMap<u32, (u32, Ns)>,
@@ -93,7 +104,7 @@ impl Plan {
     /// A process is followed from now on. Children of followed ones come whether there is a place for them or not.
     pub fn add(&mut self, candidate: &Candidate) {
         self.depths.insert(candidate.pid, candidate.depth);
-        self.followed.insert(candidate.pid, candidate.reason);
+        self.followed.insert(candidate.pid, candidate.link());
         self.wakes.remove(&candidate.pid);
     }
 
@@ -140,25 +151,25 @@ impl Plan {
     /// and so not awaited, unless observed ones call them too. `observed_ns` is the time that wake-ups were seen in.
     pub fn candidates(&self, leads: &[Lead], clients: &HashSet<u32>, observed_ns: Ns) -> Vec<Candidate> {
         let mut best: BTreeMap<u32, (Rank, Candidate)> = BTreeMap::new();
-        let mut propose = |pid: u32, from: u32, reason: FollowReason, connected: bool, waited: Ns| {
-            let Some(depth) = self.depth(from).map(|depth| depth + 1) else { return };
-            if depth > self.limits.depth || self.depths.contains_key(&pid) || self.refused.contains(&pid) {
+        let mut propose = |candidate: Candidate, waited: Ns| {
+            let pid = candidate.pid;
+            if self.depths.contains_key(&pid) || self.refused.contains(&pid) {
                 return;
             }
-            let rank = (reason == FollowReason::Waker, depth, !connected, reason, Reverse(waited), pid);
-            let candidate = Candidate { pid, from, reason, depth };
+            let rank = (candidate.link(), Reverse(waited), pid);
             let slot = best.entry(pid).or_insert((rank, candidate));
             if rank < slot.0 {
                 *slot = (rank, candidate);
             }
         };
         for lead in leads {
-            propose(lead.to, lead.from, lead.reason, lead.connected, 0);
+            self.candidate(lead).into_iter().for_each(|candidate| propose(candidate, 0));
         }
         let enough = (observed_ns as f64 * WAKER_SHARE) as Ns;
-        for (&pid, &(from, waited)) in &self.wakes {
-            if waited >= enough.max(1) && !clients.contains(&pid) {
-                propose(pid, from, FollowReason::Waker, true, waited);
+        for (&to, &(from, waited)) in &self.wakes {
+            if waited >= enough.max(1) && !clients.contains(&to) {
+                let lead = Lead { from, to, reason: FollowReason::Waker, connected: true };
+                self.candidate(&lead).into_iter().for_each(|candidate| propose(candidate, waited));
             }
         }
         let mut ranked: Vec<(Rank, Candidate)> = best.into_values().collect();
@@ -166,10 +177,31 @@ impl Plan {
         ranked.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
+    fn candidate(&self, lead: &Lead) -> Option<Candidate> {
+        let &Lead { from, to, reason, connected } = lead;
+        let depth = self.depth(from)? + 1;
+        (depth <= self.limits.depth).then_some(Candidate { pid: to, from, reason, depth, connected })
+    }
+
+    /// Followed processes to which a better link leads than the one by which they were found: at the first search, a connection that is
+    /// opened for each request may not have been seen, and a pipe through the process that started both ends has. They are followed by
+    /// the better link from now on. A child of a followed process stays one.
+    pub fn relink(&mut self, leads: &[Lead]) -> Vec<Candidate> {
+        let mut relinked: BTreeMap<u32, Candidate> = BTreeMap::new();
+        for lead in leads {
+            let (Some(&link), Some(candidate)) = (self.followed.get(&lead.to), self.candidate(lead)) else { continue };
+            if link.3 != FollowReason::Child && candidate.link() < link {
+                self.add(&candidate);
+                relinked.insert(candidate.pid, candidate);
+            }
+        }
+        relinked.into_values().collect()
+    }
+
     /// Whether there is a place for one more that was found in this way.
     pub fn has_place(&mut self, reason: FollowReason) -> bool {
-        let counted = self.followed.values().filter(|reason| **reason != FollowReason::Child);
-        let wakers = counted.clone().filter(|reason| **reason == FollowReason::Waker).count();
+        let counted = self.followed.values().filter(|(.., reason)| *reason != FollowReason::Child);
+        let wakers = counted.clone().filter(|(.., reason)| *reason == FollowReason::Waker).count();
         let all = counted.count();
         let place =
             all < self.limits.processes && (reason == FollowReason::Waker || all - wakers < self.limits.connected);
@@ -178,8 +210,8 @@ impl Plan {
     }
 }
 
-/// The order of candidates: a waker, depth, only a listener, the reason, waiting ended, the process.
-type Rank = (bool, u32, bool, FollowReason, Reverse<Ns>, u32);
+/// The order of candidates: the link, waiting ended, the process.
+type Rank = (Link, Reverse<Ns>, u32);
 
 #[cfg(test)]
 mod tests {
@@ -280,6 +312,33 @@ mod tests {
         assert_eq!(pids(&plan.candidates(&leads, &HashSet::new(), 0)), [3], "its number may be another process now");
         plan.woke(2, 1, 9);
         assert!(plan.candidates(&[], &HashSet::new(), 0).is_empty());
+    }
+
+    #[test]
+    fn a_better_link_that_is_seen_later_replaces_the_one_on_record() {
+        let mut plan = plan();
+        let pipes = [lead(1, 2, FollowReason::Pipe), lead(2, 3, FollowReason::Pipe)];
+        assert_eq!(follow(&mut plan, &pipes), [(2, 1), (3, 2)]);
+        assert!(plan.relink(&pipes).is_empty(), "they are known");
+        let closed = Lead { connected: false, ..lead(1, 3, FollowReason::TcpServer) };
+        let relinked = |found: Vec<Candidate>| found.iter().map(|c| (c.pid, c.from, c.depth)).collect::<Vec<_>>();
+        assert_eq!(relinked(plan.relink(&[closed, pipes[1]])), [(3, 1, 1)], "nearer, although it only listens");
+        assert_eq!(plan.depth(3), Some(1));
+        assert_eq!(
+            relinked(plan.relink(&[closed, lead(1, 3, FollowReason::TcpServer)])),
+            [(3, 1, 1)],
+            "it holds the end"
+        );
+        assert!(plan.relink(&[lead(2, 3, FollowReason::UnixSocket), lead(3, 1, FollowReason::TcpServer)]).is_empty());
+    }
+
+    #[test]
+    fn a_link_replaces_that_of_a_waker_and_never_that_of_a_child() {
+        let mut plan = plan();
+        plan.add(&Candidate { pid: 2, from: 1, reason: FollowReason::Waker, depth: 1, connected: true });
+        plan.add(&Candidate { pid: 3, from: 2, reason: FollowReason::Child, depth: 2, connected: true });
+        let leads = [lead(1, 2, FollowReason::Pipe), lead(1, 3, FollowReason::Pipe)];
+        assert_eq!(pids(&plan.relink(&leads)), [2]);
     }
 
     #[test]
