@@ -10,7 +10,7 @@ use parshall_evidence::FlowId;
 use parshall_evidence::timeline::{OffCpu, SocketCall, Timeline, Waker};
 
 use super::connection::Request;
-use super::pieces::{Reply, end_with, is_awaited};
+use super::pieces::{self, end_with, is_awaited};
 
 /// What is sent later than this after the send before is another portion.
 const APART_NS: u64 = 2_000_000;
@@ -33,39 +33,41 @@ struct Portion {
     bytes: u64,
 }
 
-/// The replies from one port.
-#[derive(Default)]
-struct Replies {
-    in_portions: usize,
-    /// Those that timers let out: the connection, the place of the request there, and the last send.
-    paced: Vec<(FlowId, usize, SocketCall)>,
+/// A reply in portions.
+struct Reply {
+    /// The connection, and the place of the request there.
+    at: (FlowId, usize),
+    portions: Vec<Portion>,
+    last: SocketCall,
+    /// Its client goes on at once when it has the last portion.
+    awaited: bool,
 }
 
 /// Lets requests whose replies timers let out in portions end with the last one. `found` are the requests by served socket.
 pub fn settle(found: &mut BTreeMap<FlowId, Vec<Request>>, timeline: &Timeline) {
-    let mut ports: BTreeMap<u16, Replies> = BTreeMap::new();
+    let mut ports: BTreeMap<u16, Vec<Reply>> = BTreeMap::new();
     for (id, all) in found.iter() {
         let Some(socket) = timeline.sockets.get(id).filter(|socket| !socket.udp) else { continue };
-        for (at, request) in all.iter().enumerate() {
-            // Of a reply at the end of a slice it is not known whether that was all.
-            let Some(reply) = Reply::of(timeline, request).filter(|reply| reply.next_ns.is_some()) else { continue };
-            let portions = portions(reply.sends);
-            let Some(last) = reply.sends.last().filter(|_| portions.len() >= PORTIONS_MIN) else { continue };
-            let replies = ports.entry(socket.local.port()).or_default();
-            replies.in_portions += 1;
-            let gap = portions.last().map_or((0, 0), |portion| portion.gap);
-            let is_whole = is_awaited(reply.next_ns, last, gap) || ends_with_rest(&portions);
-            if is_whole && are_timed(timeline, &portions) {
-                replies.paced.push((*id, at, *last));
-            }
-        }
+        let replies = all.iter().enumerate().filter_map(|(at, request)| in_portions(timeline, request, (*id, at)));
+        ports.entry(socket.local.port()).or_default().extend(replies);
     }
-    for Replies { in_portions, paced } in ports.into_values() {
-        if paced.len() < REPLIES_MIN || paced.len() * 5 < in_portions * MOST_OF_5 {
+    for replies in ports.into_values() {
+        let is_whole = |reply: &&Reply| reply.awaited || ends_with_rest(reply, &replies);
+        let paced: Vec<&Reply> = replies.iter().filter(is_whole).filter(|r| are_timed(timeline, &r.portions)).collect();
+        if paced.len() < REPLIES_MIN || paced.len() * 5 < replies.len() * MOST_OF_5 {
             continue;
         }
-        paced.iter().for_each(|(id, at, last)| end_with(found, (*id, *at), last));
+        paced.iter().for_each(|reply| end_with(found, reply.at, &reply.last));
     }
+}
+
+fn in_portions(timeline: &Timeline, request: &Request, at: (FlowId, usize)) -> Option<Reply> {
+    // Of a reply at the end of a slice it is not known whether that was all.
+    let reply = pieces::Reply::of(timeline, request).filter(|reply| reply.next_ns.is_some())?;
+    let portions = portions(reply.sends);
+    let last = *reply.sends.last().filter(|_| portions.len() >= PORTIONS_MIN)?;
+    let awaited = is_awaited(reply.next_ns, &last, portions.last()?.gap);
+    Some(Reply { at, portions, last, awaited })
 }
 
 fn portions(sends: &[SocketCall]) -> Vec<Portion> {
@@ -81,12 +83,29 @@ fn portions(sends: &[SocketCall]) -> Vec<Portion> {
     portions
 }
 
-/// Whether the last portion is what was left over: those before it have one length, but for the first, and it is shorter.
-fn ends_with_rest(portions: &[Portion]) -> bool {
-    let [_, whole @ .., last] = portions else { return false };
-    let lengths = || whole.iter().map(|portion| portion.bytes);
-    let (shortest, longest) = (lengths().min().unwrap_or(0), lengths().max().unwrap_or(0));
-    whole.len() >= 2 && (longest - shortest) * ALIKE <= longest && last.bytes + longest / SHORTER < shortest
+/// Whether the last portion is what was left over: those before it have one length, but for the first, and it is shorter. A reply in three
+/// portions has only one such length; it is no chance where others from the same port have it too.
+fn ends_with_rest(reply: &Reply, all: &[Reply]) -> bool {
+    let Some((whole, last)) = whole_ones(&reply.portions) else { return false };
+    let alike = |other: &&Reply| {
+        let lengths = whole.iter().chain(whole_ones(&other.portions).map_or(&[][..], |(whole, _)| whole));
+        let (shortest, longest) = range(lengths);
+        (longest - shortest) * ALIKE <= longest
+    };
+    let (shortest, longest) = range(whole.iter());
+    let replies = all.iter().filter(alike).count();
+    alike(&reply) && (whole.len() >= 2 || replies >= REPLIES_MIN) && last.bytes + longest / SHORTER < shortest
+}
+
+/// The portions between the first and the last one, and the last one.
+fn whole_ones(portions: &[Portion]) -> Option<(&[Portion], &Portion)> {
+    let [_, whole @ .., last] = portions else { return None };
+    (!whole.is_empty()).then_some((whole, last))
+}
+
+fn range<'a>(portions: impl Iterator<Item = &'a Portion> + Clone) -> (u64, u64) {
+    let bytes = portions.map(|portion| portion.bytes);
+    (bytes.clone().min().unwrap_or(0), bytes.max().unwrap_or(0))
 }
 
 /// Whether a timer ended what its thread did before nearly every later portion, and the portions are no short messages.
@@ -134,6 +153,10 @@ mod tests {
         Thinks,
         /// It does, and the last portion is a shorter one, as the first is.
         Rest,
+        /// The same in three portions: only the replies together show what is a whole one.
+        RestOfThree,
+        /// The same, and the second portion of each reply has another length.
+        Unequal,
         /// The network wakes the thread: the client has taken what was sent before.
         Room,
         /// Another thread does.
@@ -155,9 +178,19 @@ mod tests {
         };
         for n in 0..8_u64 {
             let (id, at) = (10 + n, (10 + 110 * n) * MS);
-            let portions = if but == But::Two { 2 } else { 5 };
+            let portions = match but {
+                But::Two => 2,
+                But::RestOfThree | But::Unequal => 3,
+                _ => 5,
+            };
             let done = at + HEAD_NS + (portions - 1) * 20 * MS;
-            let closed_ns = Some(done + if matches!(but, But::Thinks | But::Rest) { 15 * MS } else { MS });
+            let closed_ns = Some(
+                done + if matches!(but, But::Thinks | But::Rest | But::RestOfThree | But::Unequal) {
+                    15 * MS
+                } else {
+                    MS
+                },
+            );
             let socket = Socket { opened: true, opened_ns: Some(at), closed_ns, ..served_socket(7000) };
             script = script.socket(id, socket, 101).accepts(101, id, at, at).receives(101, id, at, at);
             for portion in 0..portions {
@@ -170,10 +203,11 @@ mod tests {
             for call in &mut script.timeline.calls.get_mut(&id).expect("calls")[2..] {
                 call.bytes = if but == But::Lines { 80 } else { 1_000 };
             }
-            if but == But::Rest {
+            if matches!(but, But::Rest | But::RestOfThree | But::Unequal) {
                 let calls = script.timeline.calls.get_mut(&id).expect("calls");
                 let last = calls.len() - 1;
                 (calls[2].bytes, calls[3].bytes, calls[last].bytes) = (100, 100, 200);
+                calls[4].bytes += if but == But::Unequal { 500 * n as u32 } else { 0 };
             }
         }
         script.timeline
@@ -185,22 +219,27 @@ mod tests {
 
     #[test]
     fn a_reply_that_timers_let_out_lasts_until_its_last_portion() {
-        for but in [But::Nothing, But::Rest] {
+        for (but, portions) in [(But::Nothing, 5), (But::Rest, 5), (But::RestOfThree, 3)] {
             let service = service(&downloads(but));
-            let p50_ns = service.p50_ns.expect("requests");
-            assert_eq!((p50_ns / MS, service.continued), ((HEAD_NS + 80 * MS) / MS, 0), "{but:?}");
+            let (p50_ns, later_ns) = (service.p50_ns.expect("requests"), (portions - 1) * 20 * MS);
+            assert_eq!((p50_ns / MS, service.continued), ((HEAD_NS + later_ns) / MS, 0), "{but:?}");
             let timed = service.path.iter().filter(|part| part.hops.iter().any(|hop| hop.kind == HopKind::Timer));
-            assert!(timed.map(|part| part.ns).sum::<u64>() >= 8 * 79 * MS, "{but:?}: {:#?}", service.path);
+            assert!(timed.map(|part| part.ns).sum::<u64>() >= 8 * (later_ns - MS), "{but:?}: {:#?}", service.path);
         }
     }
 
     #[test]
     fn streams_and_slow_clients_begin_with_their_first_portion() {
-        for but in [But::Thinks, But::Room, But::Given, But::Lines, But::Two] {
+        for but in [But::Thinks, But::Unequal, But::Room, But::Given, But::Lines, But::Two] {
             let service = service(&downloads(but));
             assert_eq!(service.p50_ns, Some(HEAD_NS), "{but:?}");
             // What is counted is not all that a client may wait for.
-            let (each, last) = (service.continued_ns / 8, if but == But::Two { 20 } else { 80 });
+            let last = match but {
+                But::Two => 20,
+                But::Unequal => 40,
+                _ => 80,
+            };
+            let each = service.continued_ns / 8;
             assert_eq!((service.continued, each / MS), (8, last), "{but:?}");
         }
     }

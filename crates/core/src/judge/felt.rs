@@ -1,11 +1,13 @@
 //! Whether anybody notices the time that requests lose. Nobody waits for a service that has hardly anything to do and answers within a
 //! few milliseconds, whatever most of these go into: a person does not see them, and a program that asks for one thing after the other
-//! lets the service have a request all the time.
+//! lets the service have a request all the time. Where the time that is lost is a small share of all time, that program would hardly be done
+//! sooner without the loss, either.
 //!
 //! This module has the limits. [`crate::judge::facts`] decides which time was lost.
 use crate::judge::cause::RequestLoss;
 use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::{Facts, Lost};
+use crate::judge::ledger::flow::State;
 use crate::stats::ratio;
 use crate::units;
 
@@ -13,31 +15,40 @@ use crate::units;
 const FELT_NS: f64 = 1e6;
 /// The same of a request to a service that is asked rarely, and of its causes.
 const FELT_RARELY_NS: f64 = 5e6;
-/// A service that has a request for less than this share of its time keeps no client from asking more. A client that asks again as soon
-/// as it has its answer gives one request for nearly all of the time.
+/// Requests that lose less than this share of the window, all together, keep no client from asking more. One that asks again as soon as it has
+/// its answer waits for nearly all of the time, and would be done sooner by the share that is lost.
 const RARELY: f64 = 0.10;
 
 /// The share of the requests' time that was lost, where that is long enough to be felt.
 pub fn share(facts: &Facts<'_>) -> f64 {
     let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
     let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
-    if ratio(lost_ns, requests) >= felt_ns(facts, time_ns) { ratio(lost_ns, time_ns) } else { 0.0 }
+    if ratio(lost_ns, requests) >= felt_ns(facts, lost_ns) { ratio(lost_ns, time_ns) } else { 0.0 }
 }
 
 /// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. The loss of a few slow
 /// ones among them is judged apart ([`crate::judge::tail`]).
 pub fn is_unfelt(facts: &Facts<'_>, loss: &RequestLoss) -> bool {
-    !loss.waited && loss.each_ns < felt_ns(facts, loss.time_ns) && is_rare(facts, loss.time_ns)
+    !loss.waited && loss.each_ns < felt_ns(facts, loss.ns) && is_rare(facts, loss.ns)
 }
 
-/// The least lost time of a request that is felt, where all requests together take `time_ns`. A reply may be in flight for long after it was
-/// sent, which is on the account of its connection alone: that must have data to move only now and then, too.
-fn felt_ns(facts: &Facts<'_>, time_ns: f64) -> f64 {
-    if is_rare(facts, time_ns.max(facts.could_ns())) { FELT_RARELY_NS } else { FELT_NS }
+/// The least lost time of a request that is felt, where all requests together lose `lost_ns`. A reply may be in flight for long after it was
+/// sent, which is on the account of its connection alone: the time in which it has data on the way must be short, too.
+fn felt_ns(facts: &Facts<'_>, lost_ns: f64) -> f64 {
+    if is_rare(facts, lost_ns.max(on_the_way_ns(facts))) { FELT_RARELY_NS } else { FELT_NS }
 }
 
-fn is_rare(facts: &Facts<'_>, time_ns: f64) -> bool {
-    time_ns < RARELY * facts.capture.window_ns as f64
+/// Time in which flows had sent something that was not there yet, or could not send it. In the other states an end works or has nothing to do,
+/// which is on the requests' account.
+fn on_the_way_ns(facts: &Facts<'_>) -> f64 {
+    use State::{AckDelayed, AppThinking, NothingToSend, Other, PeerThinking, ReaderWaiting};
+    let elsewhere = [AckDelayed, AppThinking, NothingToSend, Other, PeerThinking, ReaderWaiting];
+    let states = || State::ALL.into_iter().filter(|state| !elsewhere.contains(state));
+    facts.flows.iter().flat_map(|flow| states().map(|state| flow.ledger.of(state))).sum()
+}
+
+fn is_rare(facts: &Facts<'_>, lost_ns: f64) -> bool {
+    lost_ns < RARELY * facts.capture.window_ns as f64
 }
 
 /// The share of the time in which flows could have moved data that was lost, where that is long enough to be felt. `lost_ns` is all that
@@ -60,7 +71,7 @@ pub fn denial_on_flows(facts: &Facts<'_>, lost: &Lost) -> Denial {
 
 /// Why a cause that holds is not named: it takes too little of each request.
 pub fn denial(facts: &Facts<'_>, loss: &RequestLoss) -> Denial {
-    let limit = units::duration(felt_ns(facts, loss.time_ns));
+    let limit = units::duration(felt_ns(facts, loss.ns));
     let why = format!("under {limit}, of a service that is idle most of the time");
     Denial::of(amount(loss.each_ns / 1e6, "ms", "a request")).seen().because(why)
 }
@@ -100,6 +111,8 @@ mod tests {
         // So is one of a few milliseconds where requests come now and then, and not where they come one after the other.
         assert_eq!(asks(15, 5.0, |_| {}).verdict.status, Status::Healthy);
         assert_eq!(cause(&asks(150, 5.0, |_| {})), "blocking-downstream-call");
+        // Several clients that pause may have as many requests under way in all, and each would hardly be done sooner.
+        assert_eq!(asks(30, 5.0, |_| {}).verdict.status, Status::Healthy);
         // Requests that wait for longer are slow, however few there are.
         assert_eq!(cause(&asks(5, 15.0, |_| {})), "blocking-downstream-call");
     }

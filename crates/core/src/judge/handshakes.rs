@@ -10,24 +10,38 @@ pub const SAMPLES: &str = "of a thread's samples in a cryptographic library";
 const MIN_EXCHANGES: f64 = 1.5;
 
 /// The thread that computes handshakes of connections for few exchanges each, and the share of its samples in cryptography; what
-/// speaks against it where there is none, or nothing where no thread was seen.
-pub fn busy_with(facts: &Facts<'_>) -> Result<(u32, f64), Option<Box<Denial>>> {
+/// speaks against it where there is none, or nothing where no thread was seen. `named` is the thread that is said to compute: of several
+/// workers, another one may have more samples there by chance.
+pub fn busy_with(facts: &Facts<'_>, named: Option<u32>) -> Result<(u32, f64), Option<Box<Denial>>> {
     let setup = &facts.network.setup;
-    let (tid, crypto) = at_crypto(facts).ok_or(None)?;
-    if setup.connections == 0 || crypto < CRYPTO_SHARE {
+    let crypto = Crypto::new(facts.capture);
+    let (tid, share_of) = match named {
+        Some(tid) => (tid, crypto.share(tid)),
+        None => most(facts, &crypto).ok_or(None)?,
+    };
+    if setup.connections == 0 || share_of < CRYPTO_SHARE {
         let opened = count(setup.connections as u64, "connections", "opened for a few exchanges");
-        return Err(Some(Box::new(Denial::of(opened).and(share(crypto, SAMPLES)))));
+        return Err(Some(Box::new(Denial::of(opened).and(share(share_of, SAMPLES)))));
     }
     if setup.exchanges < MIN_EXCHANGES {
         let exchanges = amount(setup.exchanges.max(1.0), "exchanges", "per connection");
         return Err(Some(Box::new(Denial::of(exchanges).because("and a handshake and a request are two"))));
     }
-    Ok((tid, crypto))
+    Ok((tid, share_of))
 }
 
-/// The thread with the largest share of its samples in a cryptographic library, and that share.
-pub fn at_crypto(facts: &Facts<'_>) -> Option<(u32, f64)> {
+/// The largest share of a thread's samples in a cryptographic library.
+pub fn most_crypto(facts: &Facts<'_>) -> f64 {
+    most(facts, &Crypto::new(facts.capture)).map_or(0.0, |(_, share)| share)
+}
+
+/// CPU time of all threads in cryptographic libraries, in nanoseconds, as far as samples tell.
+pub fn crypto_ns(facts: &Facts<'_>) -> f64 {
     let crypto = Crypto::new(facts.capture);
+    facts.threads.iter().map(|thread| thread.ledger.on_cpu() * crypto.share(thread.rec.tid)).sum()
+}
+
+fn most(facts: &Facts<'_>, crypto: &Crypto) -> Option<(u32, f64)> {
     let threads = facts.threads.iter().map(|thread| thread.rec.tid);
     threads.map(|tid| (tid, crypto.share(tid))).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
 }

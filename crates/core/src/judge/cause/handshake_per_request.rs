@@ -19,25 +19,24 @@ pub const CAUSE: Cause = Cause {
     id: "handshake-per-request",
     title: "Each request pays for a TLS handshake",
     test,
-    symptom: most_crypto,
+    symptom: handshakes::most_crypto,
     testable: record::threads,
 };
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let setup = &facts.network.setup;
     let rate = ratio(setup.opened as f64, facts.window_s());
-    let (tid, crypto) = match handshakes::busy_with(facts) {
+    let computes = user_cpu_bound::candidate(facts);
+    let named = computes.as_ref().and_then(|candidate| candidate.place.tid);
+    let (tid, crypto) = match handshakes::busy_with(facts, named) {
         Ok(found) => found,
         Err(Some(denial)) => return denied(*denial),
         Err(None) => return Outcome::Untested("no thread was seen".to_string()),
     };
-    let Some(mut candidate) =
-        user_cpu_bound::candidate(facts).filter(|c| c.place.tid == Some(tid) || c.place.tid.is_none())
-    else {
+    let Some(mut candidate) = computes else {
         return denied(Denial::of(share(crypto, handshakes::SAMPLES)).because("flows hardly wait for it"));
     };
-    let busy = facts.thread(tid).map_or(0.0, |t| t.ledger.on_cpu());
-    let each = ratio(busy * crypto, setup.opened as f64);
+    let each = ratio(handshakes::crypto_ns(facts), setup.opened as f64);
     let to = setup.service.map(|address| format!(" to {address}")).unwrap_or_default();
     candidate.summary = format!(
         "{} a second{to}, each with a TLS handshake, and {:.1} exchanges in all: {} of thread {tid}'s CPU time is cryptography, about {} \
@@ -64,14 +63,11 @@ pub fn explains(facts: &Facts<'_>) -> bool {
     matches!(test(facts), Outcome::Holds(_))
 }
 
-fn most_crypto(facts: &Facts<'_>) -> f64 {
-    handshakes::at_crypto(facts).map_or(0.0, |(_, share)| share)
-}
-
 #[cfg(test)]
 mod tests {
-    use parshall_evidence::{Capture, CpuSample, FlowState, Frame, NO_SYSCALL, Release, Role, Stack};
+    use parshall_evidence::{Capture, CpuSample, FlowState, Frame, HopKind, NO_SYSCALL, Release, Role, Stack};
 
+    use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
     fn busy(module: &str, kept: bool, exchanges: u64) -> Capture {
@@ -105,6 +101,24 @@ mod tests {
         assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", false, 2)), "handshake-per-request");
         assert_eq!(verdict_of(&busy("/usr/bin/service", false, 2)), "user-cpu-bound");
         assert_eq!(verdict_of(&busy("/usr/lib/libcrypto.so.3", true, 2)), "user-cpu-bound");
+    }
+
+    #[test]
+    fn of_several_workers_the_one_that_requests_wait_for_counts() {
+        // 102 was sampled a few times only, all of them in the library; 201 writes letters of its own with it.
+        let way = || Hops::new().thread(100, 101, "starman").on(HopKind::OnCpu, "");
+        let service = || ServiceBuilder::new(7000).requests(200, 20.0).part(way(), 0.9).cpu(0.1).build();
+        let mut capture = busy("/usr/lib/libcrypto.so.3", false, 2);
+        capture.services = vec![service()];
+        capture.threads.push(ThreadBuilder::new(102).samples(3, 900).record);
+        capture.samples.push(CpuSample { tid: 102, count: 3, ..capture.samples[0].clone() });
+        let plain =
+            Stack { frames: vec![Frame { name: "page".into(), module: "/usr/bin/starman".into(), kernel: false }] };
+        capture.stacks.push(plain);
+        capture.samples.push(CpuSample { stack: Some(1), count: 600, ..capture.samples[0].clone() });
+        assert_eq!(verdict_of(&capture), "handshake-per-request");
+        capture.samples.last_mut().expect("a sample").count = 9_000;
+        assert_eq!(verdict_of(&capture), "user-cpu-bound");
     }
 
     #[test]

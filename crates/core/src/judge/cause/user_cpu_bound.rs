@@ -42,8 +42,8 @@ const MIN_USER: f64 = 0.60;
 
 fn test(facts: &Facts<'_>) -> Outcome {
     let held = outcome(facts);
-    let is_handshakes = |tid: u32| matches!(&held, Outcome::Holds(own) if own.place.tid.is_none_or(|own| own == tid));
-    if handshakes::busy_with(facts).is_ok_and(|(tid, _)| is_handshakes(tid)) {
+    let Outcome::Holds(own) = &held else { return held };
+    if handshakes::busy_with(facts, own.place.tid).is_ok() {
         let busy = facts.threads.iter().map(|t| ratio(t.ledger.on_cpu(), t.ledger.wall_ns)).fold(0.0, f64::max);
         return denied(Denial::of(share(busy, BUSIEST)).because("for TLS handshakes").seen());
     }
