@@ -8,10 +8,10 @@ pub(crate) fn read<T: FromBytes>(bytes: &[u8]) -> Option<T> {
     T::read_from_prefix(bytes).ok().map(|(value, _)| value)
 }
 
-/// A name in a fixed array (`task_struct.comm`), up to its first zero byte.
+/// A name in a fixed array (`task_struct.comm`), up to its first zero byte, without blanks at its end.
 pub fn comm(bytes: &[u8; 16]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
+    String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned()
 }
 
 /// An address in an array of 16 bytes, of which an IPv4 address takes the first four. A mapped address becomes its IPv4 address:

@@ -152,10 +152,20 @@ pub fn children(pid: u32, tid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// The name of a process or thread; bytes that are not UTF-8 are replaced.
+/// The name of a process or thread: bytes that are not UTF-8 are replaced, and blanks at its end left out. A program that has its path
+/// for a name (Perl's `$0`) is named by its file, as far as its arguments tell: of the path the kernel keeps 15 bytes.
 pub fn comm(pid: u32) -> io::Result<String> {
     let (bytes, _) = bounded_file::bytes(format!("/proc/{pid}/comm"), 256)?;
-    Ok(String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(&bytes)).into_owned())
+    let name = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+    Ok(if name.starts_with('/') { file_name(&name, &arguments(pid)).unwrap_or(name) } else { name })
+}
+
+/// The name of the file whose path begins with `cut`.
+fn file_name(cut: &str, arguments: &[String]) -> Option<String> {
+    let path =
+        arguments.iter().find_map(|argument| argument.starts_with(cut).then(|| argument.split(' ').next()))??;
+    let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+    Some(name.to_owned())
 }
 
 /// Inode of the network namespace of a process. None if it is not permitted to read it.
@@ -239,6 +249,17 @@ pub fn arguments(pid: u32) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_was_cut_is_named_by_its_file() {
+        let of = |cut: &str, arguments: &[&str]| {
+            file_name(cut, &arguments.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of("/srv/shop/bin/s", &["/srv/shop/bin/shop.pl"]).as_deref(), Some("shop.pl"));
+        assert_eq!(of("/srv/shop/bin/s", &["/usr/bin/perl", "/srv/shop/bin/shop.pl -v"]).as_deref(), Some("shop.pl"));
+        assert_eq!(of("/srv/shop/bin/s", &["perl", "/srv/other"]), None);
+        assert_eq!(of("/srv/", &["/srv/"]), None);
+    }
 
     #[test]
     fn children_and_theirs_are_found() {

@@ -381,14 +381,19 @@ impl Window<'_> {
     }
 
     fn thread_records(&self) -> Vec<ThreadRecord> {
-        assemble::threads(&assemble::ThreadParts {
+        let mut threads = assemble::threads(&assemble::ThreadParts {
             window: (self.begin, self.end),
             first: &self.first_threads,
             last: &self.last_threads,
             off: &self.probes.off_cells(),
             calls: &self.probes.sys_cells(),
             samples: &self.records.samples_by_thread(),
-        })
+        });
+        // The probes have the begin of a path, /proc tells the file.
+        for thread in threads.iter_mut().filter(|thread| thread.comm.starts_with('/')) {
+            thread.comm = proc_fs::comm(thread.tid).unwrap_or_else(|_| std::mem::take(&mut thread.comm));
+        }
+        threads
     }
 
     /// Events of the subject's connections.

@@ -260,7 +260,17 @@ pub fn echo(hosts: &[Host; 2], port: u16, lengths: &[usize]) {
                 }
             }
         });
-        let lost = lengths.iter().find(|len| !(0..8).any(|_| echo_one(&here, inside(2, port), **len)));
+        // On a busy host each of many fragments may be lost.
+        let passes = |len: usize| {
+            let give_up = Instant::now() + Duration::from_secs(60);
+            while Instant::now() < give_up {
+                if echo_one(&here, inside(2, port), len) {
+                    return true;
+                }
+            }
+            false
+        };
+        let lost = lengths.iter().find(|len| !passes(**len));
         stop.store(true, Relaxed);
         assert_eq!(lost, None, "datagrams of this length do not pass unaltered: {:?}", hosts[0].counts);
     });

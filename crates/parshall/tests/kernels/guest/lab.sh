@@ -25,7 +25,7 @@ measure() {
 
 # Makes the testbed of a file by the emulator, which refuses to on a host that is too busy for it.
 emulate() {
-    for attempt in 1 2 3 4 5; do
+    for attempt in $(seq 1 20); do
         : >/tmp/$1.names
         parshall lab testbed /tmp/$1.toml --for 100s >/tmp/$1.names 2>/tmp/$1.errors &
         lab=$!

@@ -66,6 +66,10 @@ impl Drop for Service {
         self.ended.store(true, Ordering::SeqCst);
         TcpStream::connect(self.address).ok();
         self.thread.take().unwrap().join().unwrap();
+        // A process that another test starts at this moment has the listener, too, until it runs its program.
+        if !std::thread::panicking() {
+            until("nobody listens any more", || TcpStream::connect(self.address).is_err());
+        }
     }
 }
 

@@ -64,7 +64,8 @@ fn a_reply_without_an_end_is_given_up() {
     server.join().unwrap();
     assert_eq!(done.code, Some(1), "{done:?}");
     let (error, _) = done.error_and_hint();
-    assert!(error.contains("the reply is longer than"), "{error}");
+    // Which of the limits ends it, bytes or time, is the scheduler's affair.
+    assert!(error.contains("the reply is longer than") || error.contains("does not answer"), "{error}");
 }
 
 #[test]
