@@ -67,6 +67,7 @@ pub fn explains(facts: &Facts<'_>) -> bool {
 mod tests {
     use parshall_evidence::{Capture, CpuSample, FlowState, Frame, HopKind, NO_SYSCALL, Release, Role, Stack};
 
+    use crate::judge::judge;
     use crate::testkit::service::{Hops, ServiceBuilder};
     use crate::testkit::{FlowBuilder, MS, ThreadBuilder, capture, verdict_of};
 
@@ -118,7 +119,10 @@ mod tests {
         capture.samples.push(CpuSample { stack: Some(1), count: 600, ..capture.samples[0].clone() });
         assert_eq!(verdict_of(&capture), "handshake-per-request");
         capture.samples.last_mut().expect("a sample").count = 9_000;
-        assert_eq!(verdict_of(&capture), "user-cpu-bound");
+        let report = judge(&capture);
+        assert_eq!(report.verdict.cause.as_deref(), Some("user-cpu-bound"));
+        let entry = report.ruled_out.iter().find(|entry| entry.cause == super::CAUSE.id).expect("an entry");
+        assert!(entry.seen, "102 is on record: {}", entry.why);
     }
 
     #[test]
