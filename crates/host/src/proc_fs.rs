@@ -152,12 +152,18 @@ pub fn children(pid: u32, tid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// The name of a process or thread: bytes that are not UTF-8 are replaced, and blanks at its end left out. A program that has its path
-/// for a name (Perl's `$0`) is named by its file, as far as its arguments tell: of the path the kernel keeps 15 bytes.
+/// The name of a process or thread, by [`whole_name`]; bytes that are not UTF-8 are replaced.
 pub fn comm(pid: u32) -> io::Result<String> {
     let (bytes, _) = bounded_file::bytes(format!("/proc/{pid}/comm"), 256)?;
-    let name = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-    Ok(if name.starts_with('/') { file_name(&name, &arguments(pid)).unwrap_or(name) } else { name })
+    Ok(whole_name(pid, &String::from_utf8_lossy(&bytes)))
+}
+
+/// The name that the kernel has of a process or thread, without blanks at its end. A program that has its path for a name (Perl's `$0`) is
+/// named by its file, as far as its arguments tell: of the path the kernel keeps 15 bytes.
+pub fn whole_name(pid: u32, name: &str) -> String {
+    let name = name.trim_end();
+    let file = name.starts_with('/').then(|| file_name(name, &arguments(pid))).flatten();
+    file.unwrap_or_else(|| name.to_owned())
 }
 
 /// The name of the file whose path begins with `cut`.

@@ -391,7 +391,7 @@ impl Window<'_> {
         });
         // The probes have the begin of a path, /proc tells the file.
         for thread in threads.iter_mut().filter(|thread| thread.comm.starts_with('/')) {
-            thread.comm = proc_fs::comm(thread.tid).unwrap_or_else(|_| std::mem::take(&mut thread.comm));
+            thread.comm = proc_fs::whole_name(thread.tid, &thread.comm);
         }
         threads
     }

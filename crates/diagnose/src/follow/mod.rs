@@ -466,7 +466,15 @@ impl Follower {
         self.ever.insert(pid);
         self.held.insert(pid, (Vec::new(), 0));
         let stat = proc_fs::stat(pid).unwrap_or_default();
-        let known = Followed { pid, comm: comm(pid), title: String::new(), reason, from, depth, since_ns: 0 };
+        let known = Followed {
+            pid,
+            comm: proc_fs::whole_name(pid, &stat.comm),
+            title: String::new(),
+            reason,
+            from,
+            depth,
+            since_ns: 0,
+        };
         self.followed.push(Found { known, start_ticks: stat.start_ticks, since: now, ended: false });
         self.names.see_title(pid);
     }

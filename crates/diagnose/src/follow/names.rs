@@ -150,8 +150,8 @@ fn title_of(titles: &HashMap<u32, HashMap<String, u32>>, pid: u32) -> String {
 fn thread_names(tid: u32) -> Option<Names> {
     let status = bounded_file::text(format!("/proc/{tid}/status")).ok()?;
     let pid = proc_fs::status_field(&status, "Tgid")?.parse().ok()?;
-    let thread = proc_fs::status_field(&status, "Name")?.to_owned();
-    let process = if pid == tid && !thread.starts_with('/') { thread.clone() } else { comm(pid) };
+    let thread = proc_fs::whole_name(tid, proc_fs::status_field(&status, "Name")?);
+    let process = if pid == tid { thread.clone() } else { comm(pid) };
     Some(Names { pid, thread, process })
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use parshall_host::bounded_file;
 use parshall_host::cgroup::Mounts;
-use parshall_host::proc_fs::{arguments, comm, netns_ino, stat, threads};
+use parshall_host::proc_fs::{arguments, netns_ino, stat, threads, whole_name};
 
 use crate::origin::own_part;
 
@@ -45,7 +45,7 @@ pub fn process(pid: u32, mounts: &Mounts) -> Option<Process> {
     let cgroup = bounded_file::text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     Some(Process {
         pid,
-        comm: comm(pid).unwrap_or(stat.comm),
+        comm: whole_name(pid, &stat.comm),
         exe: fs::read_link(Path::new("/proc").join(pid.to_string()).join("exe")).ok(),
         start_ticks: stat.start_ticks,
         netns_ino: netns_ino(pid).unwrap_or(0),

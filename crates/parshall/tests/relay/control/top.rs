@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 
-use super::kit::{Relay, Service, TIMEOUT, exchange, listener, unused_address};
+use super::kit::{Relay, Service, TIMEOUT, exchange, listener, until, unused_address};
 use crate::common::{PARSHALL, Scratch, finish, has};
 
 #[test]
@@ -56,16 +56,18 @@ fn a_reply_without_an_end_is_given_up() {
     let path = scratch.file("endless");
     let listener = UnixListener::bind(&path).unwrap();
     // Another user's process may answer in a directory of that user. It stops when the reader closes.
-    let server = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        while stream.write_all(&[b' '; 65_536]).is_ok() {}
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            while stream.write_all(&[b' '; 65_536]).is_ok() {}
+        }
     });
-    let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
-    server.join().unwrap();
-    assert_eq!(done.code, Some(1), "{done:?}");
-    let (error, _) = done.error_and_hint();
-    // Which of the limits ends it, bytes or time, is the scheduler's affair.
-    assert!(error.contains("the reply is longer than") || error.contains("does not answer"), "{error}");
+    // On a busy host the time for a reply may be over before so many bytes have come.
+    until("the reply is longer than it may be", || {
+        let done = finish(Command::new(PARSHALL).args(["relay", "top", "--control"]).arg(&path));
+        assert_eq!(done.code, Some(1), "{done:?}");
+        let (error, _) = done.error_and_hint();
+        error.contains("the reply is longer than")
+    });
 }
 
 #[test]
