@@ -177,7 +177,8 @@ fn datagrams_that_a_client_loses_are_none_of_the_service() {
     if !ready("attach --port: a client that loses datagrams") {
         return;
     }
-    let (_server, port) = echo(&[], &["splice", "127.0.0.1", "0", "5"]);
+    // Long enough to be most of a request's time beside other tests.
+    let (_server, port) = echo(&[], &["tcp", "127.0.0.1", "0", "30"]);
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     thread::spawn(move || while client.write_all(&[1; 200]).is_ok() && client.read_exact(&mut [0; 200]).is_ok() {});
     // This process is the client. Nobody reads the socket.
@@ -205,7 +206,7 @@ fn requests_that_are_read_with_splice() {
     if !ready(what) {
         return;
     }
-    let (server, port) = echo(&[], &["splice", "127.0.0.1", "0", "5"]);
+    let (server, port) = echo(&[], &["splice", "127.0.0.1", "0", "30"]);
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     client.set_nodelay(true).unwrap();
     thread::spawn(move || while client.write_all(&[1; 200]).is_ok() && client.read_exact(&mut [0; 200]).is_ok() {});
@@ -222,7 +223,7 @@ fn requests_that_are_read_with_splice() {
     };
     let (read, sent) = (count(Op::Receive), count(Op::Send));
     assert!(sent <= read + timeline.slices.len(), "{sent} replies to {read} requests");
-    assert!(service.requests >= 5 && service.p50_ns >= Some(4_000_000), "{service:#?}");
+    assert!(service.requests >= 5 && service.p50_ns >= Some(25_000_000), "{service:#?}");
     // On a busy host its requests wait for a CPU, too.
     assert!(report.findings.iter().any(|finding| finding.cause == "timer-wait"), "{report:#?}");
 }
