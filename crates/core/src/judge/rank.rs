@@ -468,7 +468,7 @@ fn unaccounted(facts: &Facts<'_>) -> Option<String> {
     if let Some(why) = waited_unseen(facts) {
         return Some(why);
     }
-    let unseen = facts.requests.unseen_share();
+    let unseen = felt::unseen_share(facts);
     if unseen > 1.0 - SEEN_MIN {
         return Some(health::unseen_words(facts, unseen));
     }

@@ -164,6 +164,14 @@ mod tests {
         assert!(entry.seen && entry.why.contains("a connection"), "{}", entry.why);
         // A client that opens the next one as soon as it is answered could ask twice as often.
         assert_eq!(verdict_of(&brief(800)), CAUSE.id);
+        // Nor are connections that take a few milliseconds to open, of which there are a few a second.
+        let few = |count: usize| {
+            let mut capture = short(2, 0);
+            capture.flows.truncate(count);
+            verdict_of(&capture)
+        };
+        assert_eq!(few(10), "healthy");
+        assert_eq!(few(40), CAUSE.id);
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! A copy loop with a small buffer: throughput is bytes per call times calls per second, and the calls saturate a core.
 //!
+//! Between pipes and files the calls of a thread alone show it ([`calls`]).
+//!
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
+mod calls;
+
 use std::collections::BTreeMap;
 
 use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell, ThreadRecord};
@@ -50,6 +54,11 @@ fn test(facts: &Facts<'_>) -> Outcome {
         .stable_sort_by(|(a, _), (b, _)| copies(b).cmp(&copies(a)).then(by_work(a, b)).then(a.rec.tid.cmp(&b.rec.tid)));
     let holding: Vec<&ThreadFact<'_>> = tested.iter().filter(|(_, r)| r.is_ok()).map(|(t, _)| *t).collect();
     let Some(thread) = holding.first() else {
+        match calls::test(facts) {
+            Some(Ok(candidate)) => return candidate.holds(),
+            Some(Err(denial)) => return denied(*denial),
+            None => {}
+        }
         let why = tested.into_iter().next().and_then(|(_, r)| r.err());
         let none = count_of(0, facts.threads.len() as u64, "threads", "receiving from a TCP socket");
         return denied(why.map_or_else(|| Denial::of(none), |denial| *denial));

@@ -58,8 +58,8 @@ impl Lost {
         self.of_affected(facts).into_iter().map(|(flow, _)| flow).collect()
     }
 
-    /// The same, with what each lost.
-    fn of_affected(&self, facts: &Facts<'_>) -> Vec<(usize, f64)> {
+    /// The same, with what each lost in nanoseconds.
+    pub fn of_affected(&self, facts: &Facts<'_>) -> Vec<(usize, f64)> {
         let worth = |&&(flow, ns): &&(usize, f64)| ns >= 0.05 * facts.flows[flow].could_ns;
         let named: Vec<(usize, f64)> = self.by_flow.iter().filter(worth).copied().collect();
         if named.is_empty() { self.by_flow.clone() } else { named }
