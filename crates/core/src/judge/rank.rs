@@ -379,7 +379,7 @@ fn conclude(facts: &Facts<'_>, findings: &[Finding], flow_share: f64) -> Verdict
     if let Some(waited) = waited(facts) {
         return verdict_of_status(Status::NoDominantCause, &unexplained, waited);
     }
-    let doubt = health::doubt(facts);
+    let doubt = health::doubt(facts, felt::unseen_share(facts));
     if let Some(Doubt::Waits(who)) = doubt {
         return verdict_of_status(Status::NoDominantCause, &unexplained, who);
     }

@@ -5,10 +5,13 @@
 //! Look-alikes: bound by the copying itself (64 KiB a call and more), by the network (the thread sleeps), or by the
 //! application's own code (the time is in user mode).
 mod calls;
+mod thread;
 
 use std::collections::BTreeMap;
 
-use parshall_evidence::{Capture, Evidence, Figure, Place, RelayStart, Rung, SyscallCell, ThreadRecord};
+use parshall_evidence::{Evidence, Figure, Place, Rung, SyscallCell, ThreadRecord};
+
+use thread::{BIG_BYTES, MIN_BUSY, MIN_RATE, WRITTEN_SLACK, busy, fix, is_sliced, observed_s};
 
 use super::base::{Candidate, Cause, Outcome, ThreadLoss, denied, thread_name};
 use crate::judge::denial::{Denial, amount, count_of, share};
@@ -19,7 +22,8 @@ use crate::judge::words;
 use crate::sorting::StableSort as _;
 use crate::stats::ratio;
 use crate::units;
-use crate::values::bytes_text;
+
+pub use thread::is_receive;
 
 /// The entry in the list.
 pub const CAUSE: Cause = Cause {
@@ -29,12 +33,6 @@ pub const CAUSE: Cause = Cause {
     symptom: |facts| record::most(facts, |thread| thread.rec.copy.pairs.min(thread.rec.copy.recvs) as f64),
     testable: calls_seen,
 };
-
-/// From this size of a call on, the copying itself costs more than the call.
-const BIG_BYTES: u32 = 64 * 1024;
-
-/// A thread that receives less often does not copy a stream.
-const MIN_RATE: f64 = 1000.0;
 
 /// The calls of a thread were observed.
 fn calls_seen(facts: &Facts<'_>) -> bool {
@@ -107,42 +105,6 @@ fn unseen(facts: &Facts<'_>) -> Option<String> {
     facts.threads.iter().all(|t| t.rec.observed_ns == 0).then(|| "no probe saw the calls of the threads".to_string())
 }
 
-/// The change to make: where the process is a relay of parshall's own, the very flag or key.
-fn fix(capture: &Capture, pid: u32) -> String {
-    let own = capture.own_relays.iter().find(|relay| relay.pid == pid);
-    match own.map(|relay| &relay.start) {
-        None => "Copy with a buffer of 64 to 256 KiB, or let the kernel move the data (splice).".to_owned(),
-        Some(RelayStart::File { config }) => format!(
-            "In {config}, give this listener `buffer = \"64KiB\"`, or `engine = \"auto\"`, which splices what streams; then \
-             reload it (SIGHUP): new connections have it."
-        ),
-        Some(RelayStart::Flags { engine, buffer_bytes }) => {
-            let mut text = "Start the relay with `--buffer 64KiB`".to_owned();
-            if *buffer_bytes != u64::from(BIG_BYTES) {
-                text += &format!(" in place of `--buffer {}`", bytes_text(*buffer_bytes));
-            }
-            // Under `auto` it copies because it could not splice: asking again would not help.
-            if engine != "auto" {
-                text +=
-                    &format!(", or with `--engine auto` in place of `--engine {engine}`, which splices what streams");
-            }
-            text + "."
-        }
-    }
-}
-
-/// Share of its time that a thread copies from which on it is the limit.
-const MIN_BUSY: f64 = 0.85;
-
-fn busy(thread: &ThreadFact<'_>) -> f64 {
-    let on_cpu = thread.ledger.on_cpu();
-    ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
-}
-
-/// Where the other socket is not observed (it has another port than the one that was asked for), what was written does not differ by more
-/// than this share from what was received.
-const WRITTEN_SLACK: f64 = 0.05;
-
 /// Receives that were copied on: those that the probes saw followed by a send of as much, or by the calls of the thread, if it wrote
 /// what it received in as many pieces.
 fn pairs(thread: &ThreadRecord) -> u64 {
@@ -155,11 +117,6 @@ fn pairs(thread: &ThreadRecord) -> u64 {
     let as_much = written_bytes.abs_diff(bytes) as f64 <= WRITTEN_SLACK * bytes as f64;
     let as_often = written.abs_diff(received) as f64 <= WRITTEN_SLACK * received as f64;
     if bytes > 0 && as_much && as_often { copy.pairs.max(written.min(copy.recvs)) } else { copy.pairs }
-}
-
-/// Whether a call that moves data on a descriptor takes some from it.
-pub fn is_receive(call: &str) -> bool {
-    call.starts_with("recv") || call.contains("read")
 }
 
 fn paired(thread: &ThreadFact<'_>) -> f64 {
@@ -239,16 +196,6 @@ fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), Box<Denial>> {
         return too_little(0.5, share(left, "of the receives leaving data unread"));
     }
     Ok(())
-}
-
-/// Only part of the thread's time was observed, so what it did per second is an estimate.
-fn is_sliced(thread: &ThreadFact<'_>) -> bool {
-    observed_s(thread) * 1e9 < 0.99 * thread.ledger.wall_ns
-}
-
-fn observed_s(thread: &ThreadFact<'_>) -> f64 {
-    let observed = if thread.rec.observed_ns > 0 { thread.rec.observed_ns as f64 } else { thread.ledger.wall_ns };
-    observed / 1e9
 }
 
 fn calls_per_second(thread: &ThreadFact<'_>) -> f64 {

@@ -12,7 +12,6 @@ use crate::critical_path::clients::{Awaits, ClientWait};
 use crate::judge::chain;
 use crate::judge::facts::requests::{FLOOR_NS, PartFact, ServiceFact};
 use crate::judge::facts::{Facts, Shape, Spent, ThreadFact};
-use crate::judge::felt;
 use crate::judge::ledger::flow_rules::serves;
 use crate::judge::ledger::thread::State;
 use crate::stats::ratio;
@@ -85,8 +84,8 @@ pub enum Doubt {
 }
 
 /// The reason not to call the subject healthy; None where at least [`PROVEN`] of the waits is known to be harmless, or the rest would not
-/// be felt.
-pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
+/// be felt. `unseen` is the share of the requests' time that was not seen, as far as it would be felt.
+pub fn doubt(facts: &Facts<'_>, unseen: f64) -> Option<Doubt> {
     let connecting = connecting(facts);
     if clients_share(facts) > 1.0 - PROVEN {
         return Some(Doubt::Waits(clients(facts, &connecting)));
@@ -101,7 +100,6 @@ pub fn doubt(facts: &Facts<'_>) -> Option<Doubt> {
             units::plural_f(exchanges, "exchange was", "exchanges were")
         )));
     }
-    let unseen = felt::unseen_share(facts);
     if unseen > 1.0 - PROVEN {
         return Some(Doubt::Unseen(unseen_words(facts, unseen)));
     }

@@ -3,7 +3,7 @@
 use parshall_evidence::{Evidence, FdKind, Place, SyscallCell, ThreadRecord};
 
 use super::super::base::{Candidate, ThreadLoss, thread_name};
-use super::{MIN_BUSY, MIN_RATE, WRITTEN_SLACK, busy, fix, is_receive, is_sliced, observed_s};
+use super::thread::{MIN_BUSY, MIN_RATE, WRITTEN_SLACK, busy, fix, is_receive, is_sliced, observed_s};
 use crate::judge::denial::{Denial, amount, share};
 use crate::judge::facts::{Facts, Lost, ThreadFact};
 use crate::judge::ledger::thread::State;
