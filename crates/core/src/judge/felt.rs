@@ -24,18 +24,22 @@ const RARELY: f64 = 0.10;
 
 /// The share of the requests' time that was lost, where that is long enough to be felt.
 pub fn share(facts: &Facts<'_>) -> f64 {
-    let (lost_ns, time_ns) = (facts.requests.lost_ns(), facts.requests.time_ns());
+    let lost_ns = facts.requests.lost_ns();
+    if is_felt(facts, lost_ns) { ratio(lost_ns, facts.requests.time_ns()) } else { 0.0 }
+}
+
+/// Whether it is felt that all requests together lose `lost_ns`.
+fn is_felt(facts: &Facts<'_>, lost_ns: f64) -> bool {
     let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
-    if ratio(lost_ns, requests) >= felt_ns(facts, lost_ns) { ratio(lost_ns, time_ns) } else { 0.0 }
+    ratio(lost_ns, requests) >= felt_ns(facts, lost_ns)
 }
 
 /// The share of the requests' time that went by for what was not seen, where that would be felt if it was lost as well.
 pub fn unseen_share(facts: &Facts<'_>) -> f64 {
     let unseen = facts.requests.unseen_share();
     let lost_ns = facts.requests.lost_ns() + unseen * facts.requests.time_ns();
-    let requests: f64 = facts.requests.counted().map(|service| service.requests).sum();
     let waited = facts.requests.waited().next().is_some();
-    if waited || ratio(lost_ns, requests) >= felt_ns(facts, lost_ns) { unseen } else { 0.0 }
+    if waited || is_felt(facts, lost_ns) { unseen } else { 0.0 }
 }
 
 /// Nobody notices what requests lose to a cause: little each, in services that have a request only now and then. The loss of a few slow

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use parshall_evidence::{Evidence, Figure, Place, Rung, SyscallCell, ThreadRecord};
 
-use thread::{BIG_BYTES, MIN_BUSY, MIN_RATE, WRITTEN_SLACK, busy, fix, is_sliced, observed_s};
+use thread::{BIG_BYTES, MIN_BUSY, MIN_RATE, busy, fix, is_as_much, is_sliced, moved, observed_s, saturates};
 
 use super::base::{Candidate, Cause, Outcome, ThreadLoss, denied, thread_name};
 use crate::judge::denial::{Denial, amount, count_of, share};
@@ -109,14 +109,10 @@ fn unseen(facts: &Facts<'_>) -> Option<String> {
 /// what it received in as many pieces.
 fn pairs(thread: &ThreadRecord) -> u64 {
     let copy = &thread.copy;
-    let moved = |receives: bool| {
-        let cells = thread.syscalls.iter().filter(move |cell| cell.bytes > 0 && is_receive(&cell.name) == receives);
-        cells.fold((0u64, 0u64), |sum, cell| (sum.0.saturating_add(cell.count), sum.1.saturating_add(cell.bytes)))
-    };
-    let ((received, bytes), (written, written_bytes)) = (moved(true), moved(false));
-    let as_much = written_bytes.abs_diff(bytes) as f64 <= WRITTEN_SLACK * bytes as f64;
-    let as_often = written.abs_diff(received) as f64 <= WRITTEN_SLACK * received as f64;
-    if bytes > 0 && as_much && as_often { copy.pairs.max(written.min(copy.recvs)) } else { copy.pairs }
+    let (received, bytes) = moved(thread, |cell| is_receive(&cell.name));
+    let (written, written_bytes) = moved(thread, |cell| !is_receive(&cell.name));
+    let copied = bytes > 0 && is_as_much(written_bytes, bytes) && is_as_much(written, received);
+    if copied { copy.pairs.max(written.min(copy.recvs)) } else { copy.pairs }
 }
 
 fn paired(thread: &ThreadFact<'_>) -> f64 {
@@ -161,7 +157,7 @@ pub fn copies_in_small_pieces(thread: &ThreadFact<'_>) -> Result<(), Box<Denial>
 
 /// `together` is how busy the thread is with those that take turns with it.
 fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), Box<Denial>> {
-    let (copy, ledger) = (&thread.rec.copy, &thread.ledger);
+    let copy = &thread.rec.copy;
     // From here on something was seen: a thread copies.
     let too_little =
         |least: f64, figure: Figure| Err(Box::new(Denial::of(Figure { limit: Some(least), ..figure }).seen()));
@@ -182,15 +178,7 @@ fn copies(thread: &ThreadFact<'_>, together: f64) -> Result<(), Box<Denial>> {
     if same < 0.8 {
         return too_little(0.8, share(same, "of the receives filling the same buffer"));
     }
-    let busy = busy(thread).max(together);
-    if busy < MIN_BUSY {
-        return too_little(MIN_BUSY, share(busy, "of the copying thread's time on a CPU"));
-    }
-    let user = ledger.of(State::OnCpuUser);
-    if ledger.of(State::OnCpuKernel) <= user {
-        let user = share(ratio(user, ledger.on_cpu()), "of the copying thread's CPU time in user mode");
-        return Err(Box::new(Denial::of(user).seen()));
-    }
+    saturates(thread, busy(thread).max(together))?;
     let left = ratio(copy.left_over as f64, copy.recvs as f64);
     if left < 0.5 {
         return too_little(0.5, share(left, "of the receives leaving data unread"));

@@ -1,10 +1,10 @@
 //! Loops that read a pipe or a file and write as much in as many pieces: the thread's calls show them, and neither end need be a
 //! connection, as with a program that feeds another one which sends.
-use parshall_evidence::{Evidence, FdKind, Place, SyscallCell, ThreadRecord};
+use parshall_evidence::{Evidence, FdKind, Place, SyscallCell};
 
 use super::super::base::{Candidate, ThreadLoss, thread_name};
-use super::thread::{MIN_BUSY, MIN_RATE, WRITTEN_SLACK, busy, fix, is_receive, is_sliced, observed_s};
-use crate::judge::denial::{Denial, amount, share};
+use super::thread::{MIN_RATE, busy, fix, is_as_much, is_receive, is_sliced, moved, observed_s, saturates};
+use crate::judge::denial::{Denial, amount};
 use crate::judge::facts::{Facts, Lost, ThreadFact};
 use crate::judge::ledger::thread::State;
 use crate::judge::words;
@@ -33,11 +33,11 @@ impl<'a, 'f> Loop<'a, 'f> {
     fn of(thread: &'a ThreadFact<'f>) -> Option<Self> {
         let (reads, bytes) = moved(thread.rec, |cell| is_local(cell) && is_receive(&cell.name));
         let (writes, written) = moved(thread.rec, |cell| !is_receive(&cell.name));
-        let same = |one: u64, other: u64| one.abs_diff(other) as f64 <= WRITTEN_SLACK * one as f64;
         let each = ratio(bytes as f64, reads as f64);
         let buffers = (each / BUFFER_UNIT).round().max(1.0);
         let full = (each - buffers * BUFFER_UNIT).abs() <= UNIT_SLACK * each;
-        (reads > 0 && full && same(reads, writes) && same(bytes, written)).then_some(Self { thread, reads, bytes })
+        let copied = is_as_much(writes, reads) && is_as_much(written, bytes);
+        (reads > 0 && full && copied).then_some(Self { thread, reads, bytes })
     }
 
     fn bytes_each(&self) -> f64 {
@@ -48,22 +48,13 @@ impl<'a, 'f> Loop<'a, 'f> {
         ratio(self.reads as f64, observed_s(self.thread))
     }
 
-    /// The error says which number speaks against it.
-    fn saturates(&self) -> Result<(), Box<Denial>> {
-        let ledger = &self.thread.ledger;
+    /// Whether small pieces take all of its time. The error says which number speaks against it.
+    fn is_limit(&self) -> Result<(), Box<Denial>> {
         if self.bytes_each() > SMALL_BYTES {
-            return Err(Box::new(
-                Denial::of(amount(self.bytes_each().round(), "B", "copied per call")).because("large enough"),
-            ));
+            let size = amount(self.bytes_each().round(), "B", "copied per call");
+            return Err(Box::new(Denial::of(size).because("large enough")));
         }
-        if busy(self.thread) < MIN_BUSY {
-            return Err(Box::new(Denial::of(share(busy(self.thread), "of the copying thread's time on a CPU")).seen()));
-        }
-        let user = ratio(ledger.of(State::OnCpuUser), ledger.on_cpu());
-        if user >= 0.5 {
-            return Err(Box::new(Denial::of(share(user, "of the copying thread's CPU time in user mode")).seen()));
-        }
-        Ok(())
+        saturates(self.thread, busy(self.thread))
     }
 }
 
@@ -78,12 +69,9 @@ pub fn test(facts: &Facts<'_>) -> Option<Result<Candidate, Box<Denial>>> {
     loops.stable_sort_by(|a, b| {
         b.thread.ledger.on_cpu().total_cmp(&a.thread.ledger.on_cpu()).then(a.thread.rec.tid.cmp(&b.thread.rec.tid))
     });
-    let denial = loops.first()?.saturates().err();
-    loops.retain(|one| one.saturates().is_ok());
-    match (loops.is_empty(), denial) {
-        (true, denial) => denial.map(Err),
-        (false, _) => Some(Ok(candidate(facts, &loops))),
-    }
+    let denied = loops.first()?.is_limit().err();
+    loops.retain(|one| one.is_limit().is_ok());
+    if loops.is_empty() { denied.map(Err) } else { Some(Ok(candidate(facts, &loops))) }
 }
 
 fn candidate(facts: &Facts<'_>, loops: &[Loop<'_, '_>]) -> Candidate {
@@ -126,12 +114,6 @@ fn carried(facts: &Facts<'_>) -> u64 {
 
 fn is_local(cell: &SyscallCell) -> bool {
     matches!(cell.fd, FdKind::Pipe | FdKind::File)
-}
-
-/// The calls of a thread that moved data, and the bytes.
-fn moved(thread: &ThreadRecord, which: impl Fn(&SyscallCell) -> bool) -> (u64, u64) {
-    let cells = thread.syscalls.iter().filter(|cell| cell.bytes > 0 && which(cell));
-    cells.fold((0, 0), |sum: (u64, u64), cell| (sum.0.saturating_add(cell.count), sum.1.saturating_add(cell.bytes)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A thread that copies: the limits and the figures that [`super`] and the loops by [`super::calls`] share, and the advice.
-use parshall_evidence::{Capture, RelayStart};
+use parshall_evidence::{Capture, Figure, RelayStart, SyscallCell, ThreadRecord};
 
+use crate::judge::denial::{Denial, share};
 use crate::judge::facts::ThreadFact;
 use crate::judge::ledger::thread::State;
 use crate::stats::ratio;
@@ -21,9 +22,35 @@ pub fn busy(thread: &ThreadFact<'_>) -> f64 {
     ratio(on_cpu + thread.ledger.of(State::Runnable).min(on_cpu), thread.ledger.wall_ns)
 }
 
-/// Where the other socket is not observed (it has another port than the one that was asked for), what was written does not differ by more
-/// than this share from what was received.
-pub const WRITTEN_SLACK: f64 = 0.05;
+/// Whether a thread that is `busy` for this share of its time has no more of it, and spends most in the kernel. The error says which number
+/// speaks against it.
+pub fn saturates(thread: &ThreadFact<'_>, busy: f64) -> Result<(), Box<Denial>> {
+    let ledger = &thread.ledger;
+    if busy < MIN_BUSY {
+        let busy = share(busy, "of the copying thread's time on a CPU");
+        return Err(Box::new(Denial::of(Figure { limit: Some(MIN_BUSY), ..busy }).seen()));
+    }
+    let user = ledger.of(State::OnCpuUser);
+    if ledger.of(State::OnCpuKernel) <= user {
+        let user = share(ratio(user, ledger.on_cpu()), "of the copying thread's CPU time in user mode");
+        return Err(Box::new(Denial::of(user).seen()));
+    }
+    Ok(())
+}
+
+/// What is written does not differ by more than this share from what was read, where the calls alone tell that it was copied.
+const WRITTEN_SLACK: f64 = 0.05;
+
+/// Whether what was written is what was read, in calls or in bytes.
+pub fn is_as_much(written: u64, read: u64) -> bool {
+    written.abs_diff(read) as f64 <= WRITTEN_SLACK * read as f64
+}
+
+/// The calls of a thread that moved data, and the bytes.
+pub fn moved(thread: &ThreadRecord, which: impl Fn(&SyscallCell) -> bool) -> (u64, u64) {
+    let cells = thread.syscalls.iter().filter(|cell| cell.bytes > 0 && which(cell));
+    cells.fold((0u64, 0u64), |sum, cell| (sum.0.saturating_add(cell.count), sum.1.saturating_add(cell.bytes)))
+}
 
 /// Whether a call that moves data on a descriptor takes some from it.
 pub fn is_receive(call: &str) -> bool {
